@@ -1,0 +1,188 @@
+"""All that differs between versions of fairseq and torch, and all that fairseq leaves to its user.
+
+Nothing of fairseq is changed: only its hooks, torch's allow-list for safe unpickling, Python's
+warning filters and exception hook are used. Importing this module needs neither of the two.
+"""
+
+import argparse
+import collections
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import sys
+import typing
+import warnings
+from contextlib import contextmanager
+
+from .errors import UserError
+
+TESTED = {"torch": "2.13.0", "ve-fairseq": "0.12.3"}
+INSTALL = "install the project's requirements: pip install torch==2.13.0 vaswani_plugin -c constraints.txt"
+
+# Distributions that contain the package ``fairseq``.
+FAIRSEQ_DISTRIBUTIONS = ("ve-fairseq", "fairseq-fixed", "fairseq-built", "fairseq")
+
+logger = logging.getLogger(__name__)
+
+
+def fairseq_distribution():
+    """``(name, version)`` of the installed distribution of fairseq, or ``None``."""
+    for name in FAIRSEQ_DISTRIBUTIONS:
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def problem():
+    """One sentence that says why the toolkit cannot be used here, or ``None``."""
+    if importlib.util.find_spec("torch") is None:
+        return f"torch is missing: {INSTALL}"
+    import torch
+
+    if version(torch.__version__) < (2, 1):
+        return f"torch {torch.__version__} is too old, 2.1 is the least: {INSTALL}"
+    if importlib.util.find_spec("fairseq") is None:
+        return f"fairseq is missing: {INSTALL}"
+    try:
+        importlib.import_module("fairseq.dataclass.configs")
+    except Exception as error:  # whatever a broken installation raises, the reader needs one sentence
+        found = " ".join(fairseq_distribution() or ("an unknown fairseq",))
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return f"{found} does not import on Python {sys.version.split()[0]} ({reason}): {INSTALL}"
+    return None
+
+
+def version(text):
+    """The leading numbers of a version as a tuple: ``"2.13.0+cpu"`` gives ``(2, 13, 0)``."""
+    numbers = []
+    for part in text.split("+")[0].split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+def allow_safe_checkpoints():
+    """Let torch's safe unpickling read what fairseq itself writes into checkpoints.
+
+    Only plain containers, configuration nodes and numpy arrays are named; a checkpoint that holds
+    anything else is still refused. Before torch 2.6 there is no such list, and no need.
+    """
+    import torch
+
+    if not hasattr(torch.serialization, "add_safe_globals") or version(torch.__version__) < (2, 6):
+        return
+    import numpy
+    from fairseq.distributed.utils import _TensorPlaceholder
+    from omegaconf import DictConfig, ListConfig
+    from omegaconf.base import ContainerMetadata, Metadata
+    from omegaconf.nodes import AnyNode
+
+    reconstruct = numpy.array(0).__reduce__()[0]
+    allowed = [
+        argparse.Namespace,  # configuration of models without a dataclass
+        DictConfig, ListConfig, AnyNode, ContainerMetadata, Metadata, typing.Any, _TensorPlaceholder,
+        collections.defaultdict, dict, list, int,  # state sent between workers at a resume
+        numpy.ndarray, numpy.dtype, type(numpy.dtype("int64")), type(numpy.dtype("float64")),
+        reconstruct, (reconstruct, "numpy.core.multiarray._reconstruct"),  # BLEU counts of --eval-bleu
+    ]
+    torch.serialization.add_safe_globals(allowed)
+
+
+def silence_known_warnings():
+    """Hide warnings that fairseq's own calls cause on current versions and that nobody can act upon."""
+    for message in (
+        r"(?s).*version_base parameter is not specified",
+        r"(?s).*hydra\.experimental",
+        r"(?s).*The strict flag in the compose API is deprecated",
+        r"(?s).*@package _group_",
+        r"(?s).*is validated against ConfigStore schema",
+        r"(?s).*torch\.cuda\.amp\.autocast",
+        r"(?s).*'pin_memory' argument is set as true but no accelerator",
+        r"(?s).*torch\.jit\.script",
+        r"(?s).*Support for mismatched key_padding_mask and attn_mask",
+    ):
+        warnings.filterwarnings("ignore", message=message)
+
+
+def name_every_path(package_path):
+    """Other spellings of the package's folder, for the check in ``fairseq.utils.import_user_module``.
+
+    fairseq looks for ``--user-dir NAME`` beside itself under the spelling ``.../fairseq/../NAME``
+    and takes it for another package if the same folder was imported under the shorter one.
+    """
+    import fairseq
+
+    folder = package_path[0]
+    name = os.path.basename(folder)
+    beside = os.path.join(os.path.dirname(fairseq.__file__), "..", name)
+    spellings = [os.path.abspath(folder), beside]
+    return [p for p in spellings if p not in package_path and os.path.isdir(p) and os.path.samefile(p, folder)]
+
+
+def undo_tpu_for_bf16(args):
+    """fairseq takes ``--bf16`` for a TPU's flag; without one the run would die."""
+    if getattr(args, "bf16", False) and getattr(args, "tpu", False):
+        if importlib.util.find_spec("torch_xla") is None:
+            args.tpu = False
+
+
+@contextmanager
+def no_autocast(device_type):
+    """Switch autocast off; yields the type that it would have cast to, or ``None``."""
+    import torch
+
+    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4
+        active = torch.is_autocast_enabled(device_type)
+        dtype = torch.get_autocast_dtype(device_type) if active else None
+    elif device_type == "cuda":
+        dtype = torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+    else:
+        dtype = torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+    with torch.autocast(device_type, enabled=False):
+        yield dtype
+
+
+# What fairseq raises for bad input of a user, by the beginning of its text, and what to do.
+FAIRSEQ_USER_ERRORS = {
+    "Dataset not found": "run fairseq-preprocess first, or give another DATA or --gen-subset",
+    "Size of sample": "",
+    "Could not infer language pair": "",
+    "Model file not found": "",
+}
+
+
+def show_user_errors_as_sentences():
+    """On fairseq's commands, end with the sentence alone where the input was bad.
+
+    Everywhere else, and for every other error, Python's traceback stays.
+    """
+    if not os.path.basename(sys.argv[0]).startswith("fairseq-"):
+        return
+    previous = sys.excepthook
+
+    def hook(kind, error, traceback):
+        sentence = user_sentence(error)
+        if sentence is None:
+            previous(kind, error, traceback)
+        else:
+            print(f"error: {sentence}", file=sys.stderr)
+
+    sys.excepthook = hook
+
+
+def user_sentence(error):
+    """The sentence of the ``UserError`` behind ``error``, or of fairseq's own; ``None`` for all else."""
+    seen = error
+    while seen is not None:
+        if isinstance(seen, UserError):
+            return str(seen)
+        seen = seen.__cause__ or seen.__context__
+    for beginning, cure in FAIRSEQ_USER_ERRORS.items():
+        if str(error).startswith(beginning):
+            return f"{error}: {cure}" if cure else str(error)
+    return None
