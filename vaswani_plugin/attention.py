@@ -1,0 +1,138 @@
+"""Attention: Section 3.2 of the paper.
+
+    Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V                        (Eq. 1)
+    MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O
+        where head_i   = Attention(Q W_i^Q, K W_i^K, V W_i^V)
+
+A mask here is a boolean tensor that says which keys a query is *allowed* to see.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def scaled_dot_product_attention(query, key, value, allowed=None, dropout=0.0, causal=False):
+    """Eq. 1, by torch's fused kernel: no scores are kept in memory.
+
+    Args:
+        query: ``[batch, heads, queries, d_k]``
+        key: ``[batch, heads, keys, d_k]``
+        value: ``[batch, heads, keys, d_v]``
+        allowed: boolean, broadcastable to ``[batch, heads, queries, keys]``; ``None`` allows all
+        dropout: probability of dropping a weight (0 in the paper, except Section 6.3)
+        causal: query ``i`` sees keys ``0..i`` only (Section 3.2.3); excludes ``allowed``
+
+    Returns:
+        ``[batch, heads, queries, d_v]``; a query with no visible key attends to nothing: zeros.
+    """
+    if allowed is None:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
+    # A softmax over no key at all is 0/0. Such a row is opened for the kernel and its output
+    # set to zero, which keeps every gradient finite.
+    sees_a_key = allowed.any(dim=-1, keepdim=True)
+    output = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=allowed | ~sees_a_key, dropout_p=dropout
+    )
+    return output * sees_a_key
+
+
+def attention_weights(query, key, allowed=None):
+    """The softmax of Eq. 1 by itself, for people who want to look at it.
+
+    Shapes as in :func:`scaled_dot_product_attention`; returns ``[batch, heads, queries, keys]``.
+    Rows sum to one; a row with no visible key is zero.
+    """
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    if allowed is None:
+        return scores.softmax(dim=-1)
+    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    return scores.softmax(dim=-1).masked_fill(~allowed, 0.0)
+
+
+def causal_mask(length, device=None):
+    """Section 3.2.3: position ``i`` may see positions ``0..i``. Boolean ``[length, length]``."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+
+class MultiHeadAttention(nn.Module):
+    """Section 3.2.2.
+
+    ``W^Q``, ``W^K`` and ``W^V`` of all heads are the rows of one matrix, so that self-attention
+    needs one product: ``h*d_k`` rows of queries, ``h*d_k`` of keys, ``h*d_v`` of values.
+
+    Args:
+        d_model, heads, d_k, d_v: as in the paper; ``d_k`` and ``d_v`` are widths of one head
+        bias: add biases to the four projections (the paper's equations show none)
+        dropout: probability of dropping an attention weight while training (Section 6.3 only)
+    """
+
+    def __init__(self, d_model, heads, d_k, d_v, bias=False, dropout=0.0):
+        super().__init__()
+        self.heads, self.d_k, self.d_v = heads, d_k, d_v
+        self.sizes = [heads * d_k, heads * d_k, heads * d_v]
+        self.dropout = dropout
+        self.seen_weights = None  # a list: the weights of each call are added to it
+        self.projection = nn.Linear(d_model, sum(self.sizes), bias=bias)
+        self.output = nn.Linear(heads * d_v, d_model, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        """Xavier-uniform for each matrix by itself; biases zero."""
+        for matrix in self.projection.weight.split(self.sizes):
+            nn.init.xavier_uniform_(matrix)
+        nn.init.xavier_uniform_(self.output.weight)
+        if self.projection.bias is not None:
+            nn.init.zeros_(self.projection.bias)
+            nn.init.zeros_(self.output.bias)
+
+    def forward(self, x, memory=None, allowed=None, causal=False):
+        """Attend from ``x`` to ``memory``, or to ``x`` itself.
+
+        Args:
+            x: ``[batch, queries, d_model]``
+            memory: ``[batch, keys, d_model]``, the encoder's output in encoder-decoder attention
+            allowed, causal: as in :func:`scaled_dot_product_attention`
+
+        Returns:
+            ``[batch, queries, d_model]``
+        """
+        query, key, value = self.project(x, memory)
+        return self.attend(query, key, value, allowed, causal)
+
+    def project(self, x, memory=None):
+        """Queries of ``x``, keys and values of ``memory`` (default ``x``), each ``[batch, heads, time, width]``."""
+        if memory is None:
+            query, key, value = self.projection(x).split(self.sizes, dim=-1)
+            return self.split_heads(query), self.split_heads(key), self.split_heads(value)
+        return (self.project_query(x), *self.project_memory(memory))
+
+    def project_query(self, x):
+        """Queries alone, ``[batch, heads, queries, d_k]``."""
+        rows = slice(0, self.sizes[0])
+        return self.split_heads(self._linear(x, rows))
+
+    def project_memory(self, memory):
+        """Keys and values alone, ``[batch, heads, keys, d_k]`` and ``[batch, heads, keys, d_v]``."""
+        rows = slice(self.sizes[0], None)
+        key, value = self._linear(memory, rows).split(self.sizes[1:], dim=-1)
+        return self.split_heads(key), self.split_heads(value)
+
+    def attend(self, query, key, value, allowed=None, causal=False):
+        """``Concat(head_1, ..., head_h) W^O`` of projected queries, keys and values."""
+        if self.seen_weights is not None:
+            mask = causal_mask(query.size(2), query.device) if causal else allowed
+            self.seen_weights.append(attention_weights(query, key, mask))
+        dropout = self.dropout if self.training else 0.0
+        heads = scaled_dot_product_attention(query, key, value, allowed, dropout, causal)
+        return self.output(heads.transpose(1, 2).flatten(2))
+
+    def split_heads(self, x):
+        """``[batch, time, heads * width]`` to ``[batch, heads, time, width]``."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def _linear(self, x, rows):
+        bias = self.projection.bias
+        return F.linear(x, self.projection.weight[rows], None if bias is None else bias[rows])

@@ -1,0 +1,22 @@
+"""Position-wise feed-forward network: Section 3.3.
+
+    FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                                   (Eq. 2)
+"""
+
+import torch.nn.functional as F
+from torch import nn
+
+
+class FeedForward(nn.Module):
+    """Eq. 2, the same for every position; ``[batch, time, d_model]`` to the same shape."""
+
+    def __init__(self, d_model, d_ff):
+        super().__init__()
+        self.inner = nn.Linear(d_model, d_ff)
+        self.outer = nn.Linear(d_ff, d_model)
+        for linear in (self.inner, self.outer):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x):
+        return self.outer(F.relu(self.inner(x)))
