@@ -1,0 +1,192 @@
+"""Label smoothing: Section 5.4, after Szegedy et al. 2015, which the paper cites.
+
+    q(k) = (1 - eps) [k = gold] + eps / K                  over all K entries of the dictionary
+    loss = - sum_k q(k) log p(k)
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from fairseq import utils
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from omegaconf import II
+from torch.autograd.function import once_differentiable
+
+from . import toolkit
+from .errors import UserError
+
+# Rows of logits that are held at a time: enough for full-speed products, few enough for memory.
+ROWS = 512
+
+
+def smoothed_targets(gold, entries, smoothing, dtype=torch.float32):
+    """The distribution ``q`` for each position: ``[positions, entries]``, rows sum to one."""
+    q = torch.full((gold.numel(), entries), smoothing / entries, dtype=dtype, device=gold.device)
+    q[torch.arange(gold.numel(), device=gold.device), gold] += 1 - smoothing
+    return q
+
+
+def smoothed_loss(logits, gold, smoothing, padding=None):
+    """Loss and negative log-likelihood of each position, in nats, from all logits at once.
+
+    Args:
+        logits: ``[positions, entries]``
+        gold: ``[positions]``; where it equals ``padding`` both results are 0
+
+    Returns:
+        two tensors ``[positions]``
+    """
+    log_p = logits.log_softmax(dim=-1, dtype=_accumulator(logits.dtype))
+    nll = -log_p.gather(-1, gold.unsqueeze(-1)).squeeze(-1)
+    loss = (1 - smoothing) * nll - smoothing * log_p.mean(dim=-1)
+    if padding is not None:
+        is_padding = gold.eq(padding)
+        nll, loss = nll.masked_fill(is_padding, 0.0), loss.masked_fill(is_padding, 0.0)
+    return loss, nll
+
+
+def _accumulator(dtype):
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+class _ProjectedLoss(torch.autograd.Function):
+    """Sum of the smoothed loss over rows, and both gradients, a block of rows at a time.
+
+    The gradient with respect to a row of logits is ``p - q``; it is ready as soon as the loss is,
+    so that neither logits nor probabilities of more than ``ROWS`` rows exist at any moment.
+    """
+
+    @staticmethod
+    def forward(ctx, features, weight, gold, smoothing):
+        with toolkit.no_autocast(features.device.type) as dtype:
+            return _ProjectedLoss._forward(ctx, features, weight, gold, smoothing, dtype or features.dtype)
+
+    @staticmethod
+    def _forward(ctx, features, weight, gold, smoothing, dtype):
+        entries = weight.size(0)
+        wide = _accumulator(dtype)
+        matrix = weight.to(dtype)
+        total = torch.zeros(2, dtype=wide, device=features.device)
+        grad_features = torch.empty_like(features) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
+        for start in range(0, gold.numel(), ROWS):
+            rows = slice(start, start + ROWS)
+            x, index = features[rows].to(dtype), gold[rows].unsqueeze(1)
+            log_p = F.linear(x, matrix).log_softmax(dim=1, dtype=wide)
+            nll = -log_p.gather(1, index).sum()
+            total[0] += (1 - smoothing) * nll - smoothing / entries * log_p.sum()
+            total[1] += nll
+            if grad_features is None and grad_weight is None:
+                continue
+            grad = log_p.exp_().sub_(smoothing / entries)
+            grad.scatter_add_(1, index, grad.new_full(index.shape, smoothing - 1))
+            grad = grad.to(dtype)
+            if grad_features is not None:
+                grad_features[rows] = grad @ matrix
+            if grad_weight is not None:
+                if wide == dtype:
+                    grad_weight.addmm_(grad.t(), x)
+                else:
+                    grad_weight += grad.t() @ x
+        ctx.gradients = grad_features, grad_weight, weight.dtype
+        loss, nll = total.unbind()
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_loss, _grad_nll):
+        grad_features, grad_weight, weight_dtype = ctx.gradients
+        del ctx.gradients
+        if grad_features is not None:
+            grad_features = grad_features.mul_(grad_loss)
+        if grad_weight is not None:
+            grad_weight = grad_weight.mul_(grad_loss).to(weight_dtype)
+        return grad_features, grad_weight, None, None
+
+
+def projected_smoothed_loss(features, weight, gold, smoothing, padding):
+    """Sums of loss and negative log-likelihood, in nats, of ``softmax(features weight^T)``.
+
+    Equal to the sums of :func:`smoothed_loss` of those logits, without ever holding them all;
+    padding positions add nothing and are not computed. The gradient flows through the loss.
+
+    Args:
+        features: ``[..., d_model]``
+        weight: ``[entries, d_model]``
+        gold: ``[...]``, as many as there are features
+    """
+    features, gold = features.flatten(0, -2), gold.flatten()
+    real = gold.ne(padding)
+    return _ProjectedLoss.apply(features[real], weight, gold[real], smoothing)
+
+
+@dataclass
+class VaswaniLabelSmoothingConfig(FairseqDataclass):
+    label_smoothing: float = field(default=0.1, metadata={"help": "eps of Section 5.4; 0: cross-entropy"})
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+@register_criterion("vaswani_label_smoothed_cross_entropy", dataclass=VaswaniLabelSmoothingConfig)
+class VaswaniLabelSmoothedCrossEntropy(FairseqCriterion):
+    """Label-smoothed cross-entropy for any model whose decoder ends in ``output_projection``.
+
+    Raises:
+        UserError: ``--label-smoothing`` outside [0, 1)
+    """
+
+    def __init__(self, task, label_smoothing, sentence_avg=False):
+        super().__init__(task)
+        check(label_smoothing)
+        self.label_smoothing = label_smoothing
+        self.sentence_avg = sentence_avg
+
+    def forward(self, model, sample, reduce=True):
+        """fairseq's triple: loss in nats (summed, or with ``reduce=False`` one per position),
+        the size that divides its gradient, and what is logged."""
+        gold = sample["target"]
+        features, _ = model(**sample["net_input"], features_only=True)
+        projection = model.decoder.output_projection
+        if reduce and projection.bias is None:
+            loss, nll = projected_smoothed_loss(
+                features, projection.weight, gold, self.label_smoothing, self.padding_idx
+            )
+        else:
+            logits = projection(features).flatten(0, -2)
+            loss, nll = smoothed_loss(logits, gold.flatten(), self.label_smoothing, self.padding_idx)
+            if reduce:
+                loss, nll = loss.sum(), nll.sum()
+        sample_size = gold.size(0) if self.sentence_avg else sample["ntokens"]
+        return loss, sample_size, {
+            "loss": loss.detach(),
+            "nll_loss": nll.detach(),
+            "ntokens": sample["ntokens"],
+            "nsentences": gold.size(0),
+            "sample_size": sample_size,
+        }
+
+    @staticmethod
+    def reduce_metrics(logging_outputs):
+        """Logs loss and nll_loss per token in bits, like fairseq's criteria, and the perplexity of the latter."""
+        loss = sum(log["loss"] for log in logging_outputs)
+        nll = sum(log["nll_loss"] for log in logging_outputs)
+        tokens = sum(log["ntokens"] for log in logging_outputs)
+        sample_size = sum(log["sample_size"] for log in logging_outputs)
+        metrics.log_scalar("loss", loss / sample_size / math.log(2), sample_size, round=3)
+        metrics.log_scalar("nll_loss", nll / tokens / math.log(2), tokens, round=3)
+        metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg))
+
+    @staticmethod
+    def logging_outputs_can_be_summed():
+        """The logged sums of several workers may be added before ``reduce_metrics``."""
+        return True
+
+
+def check(label_smoothing):
+    """Refuse a smoothing that is no probability, with a ``UserError``."""
+    if not 0 <= label_smoothing < 1:
+        raise UserError(f"--label-smoothing must lie in [0, 1), and is {label_smoothing}")
