@@ -30,6 +30,9 @@ def training(args):
         learning_rate.check(args.warmup_updates, args.lr_factor)
     if hasattr(args, "label_smoothing"):
         label_smoothing.check(args.label_smoothing)
+    # fairseq starts anew without a word when a file that was asked for is not there.
+    if args.restore_file != "checkpoint_last.pt" and not os.path.exists(args.restore_file):
+        raise UserError(f"--restore-file {args.restore_file} does not exist: give the path of a checkpoint")
     if issubclass(TASK_REGISTRY[args.task], TranslationTask):
         data(args)
 

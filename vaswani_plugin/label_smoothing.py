@@ -100,8 +100,9 @@ class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_loss, _grad_nll):
-        grad_features, grad_weight, weight_dtype = ctx.gradients
-        del ctx.gradients
+        if ctx.gradients is None:
+            raise RuntimeError("projected_smoothed_loss allows one backward pass: compute the loss again")
+        (grad_features, grad_weight, weight_dtype), ctx.gradients = ctx.gradients, None
         if grad_features is not None:
             grad_features = grad_features.mul_(grad_loss)
         if grad_weight is not None:

@@ -52,6 +52,7 @@ def paper_values(args, architecture):
         "lr_scheduler": SCHEDULER,
         "criterion": CRITERION,
         "clip_norm": 0.0,
+        "weight_decay": 0.0,
         "max_update": architecture.updates,
         "save_interval_updates": architecture.checkpoint_updates,
         "keep_interval_updates": architecture.averaged_checkpoints,

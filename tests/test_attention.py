@@ -1,0 +1,100 @@
+"""Section 3.2 against loops over heads, queries and keys."""
+
+import pytest
+import torch
+
+from specs import reference
+from vaswani_plugin.attention import (
+    MultiHeadAttention,
+    attention_weights,
+    causal_mask,
+    scaled_dot_product_attention,
+)
+
+
+def random(*shape, seed=1):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("d_k, d_v", [(4, 4), (3, 5)])
+def test_equation_1_for_each_head(d_k, d_v):
+    query, key, value = random(2, 3, 4, d_k), random(2, 3, 5, d_k, seed=2), random(2, 3, 5, d_v, seed=3)
+    allowed = torch.rand(2, 1, 4, 5, generator=torch.Generator().manual_seed(4)) > 0.4
+    allowed[..., 0] = True
+    output = scaled_dot_product_attention(query, key, value, allowed)
+    weights = attention_weights(query, key, allowed)
+    for b in range(2):
+        for h in range(3):
+            expected = reference.attention_weights(query[b, h], key[b, h], allowed[b, 0])
+            torch.testing.assert_close(weights[b, h], expected, rtol=0, atol=1e-12)
+            torch.testing.assert_close(output[b, h], expected @ value[b, h], rtol=0, atol=1e-12)
+
+
+def test_causal_lets_position_i_see_0_to_i():
+    assert causal_mask(3).tolist() == [[True, False, False], [True, True, False], [True, True, True]]
+    query, key, value = random(1, 2, 4, 3), random(1, 2, 4, 3, seed=2), random(1, 2, 4, 3, seed=3)
+    torch.testing.assert_close(
+        scaled_dot_product_attention(query, key, value, causal=True),
+        scaled_dot_product_attention(query, key, value, causal_mask(4)),
+        rtol=0, atol=1e-14,
+    )
+
+
+def test_a_query_without_a_visible_key_attends_to_nothing():
+    query, key, value = (random(1, 1, 2, 3, seed=s).requires_grad_() for s in (1, 2, 3))
+    allowed = torch.tensor([[[[True, False], [False, False]]]])
+    output = scaled_dot_product_attention(query, key, value, allowed)
+    torch.testing.assert_close(output[0, 0, 0], value[0, 0, 0])
+    assert output[0, 0, 1].tolist() == [0.0, 0.0, 0.0]
+    assert attention_weights(query, key, allowed)[0, 0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    (output.sum() + attention_weights(query, key, allowed).square().sum()).backward()
+    assert all(x.grad.isfinite().all() for x in (query, key, value))
+    assert (query.grad[0, 0, 1] == 0).all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_multi_head_attention_is_a_loop_over_heads(bias):
+    torch.manual_seed(5)
+    attention = MultiHeadAttention(d_model=6, heads=2, d_k=4, d_v=5, bias=bias).double()
+    if bias:
+        torch.nn.init.normal_(attention.projection.bias)
+        torch.nn.init.normal_(attention.output.bias)
+    x, memory = random(1, 3, 6), random(1, 4, 6, seed=2)
+    query, key, value = attention.projection.weight.detach().split([8, 8, 10])
+    weights = {"W_Q": query.t(), "W_K": key.t(), "W_V": value.t(), "W_O": attention.output.weight.detach().t()}
+    if bias:
+        weights.update(zip(("b_Q", "b_K", "b_V"), attention.projection.bias.detach().split([8, 8, 10])))
+        weights["b_O"] = attention.output.bias.detach()
+    for y in (None, memory):
+        expected = reference.multi_head(x[0], x[0] if y is None else y[0], weights, heads=2)
+        torch.testing.assert_close(attention(x, y)[0].detach(), expected, rtol=0, atol=1e-12)
+
+
+def test_weights_are_seen_without_changing_the_output():
+    torch.manual_seed(5)
+    attention = MultiHeadAttention(d_model=6, heads=2, d_k=3, d_v=3).double()
+    x = random(1, 3, 6)
+    plain = attention(x, causal=True)
+    attention.seen_weights = []
+    assert torch.equal(attention(x, causal=True), plain)
+    (weights,) = attention.seen_weights
+    assert weights.shape == (1, 2, 3, 3)
+    assert (weights.triu(1) == 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 3, dtype=torch.float64))
+
+
+def test_each_matrix_is_initialised_by_itself():
+    """Xavier-uniform: the bound is sqrt(6 / (rows + columns)) of each matrix, not of all three together."""
+    torch.manual_seed(6)
+    attention = MultiHeadAttention(d_model=64, heads=4, d_k=16, d_v=8)
+    for matrix, bound in zip(attention.projection.weight.split([64, 64, 32]), [0.2165, 0.2165, 0.25]):
+        assert 0.97 * bound < matrix.abs().max() < bound + 1e-4
+
+
+def test_attention_dropout_only_in_training():
+    attention = MultiHeadAttention(d_model=6, heads=2, d_k=3, d_v=3, dropout=0.5).double()
+    x = random(1, 3, 6)
+    attention.eval()
+    assert torch.equal(attention(x), attention(x))
+    attention.train()
+    assert not torch.equal(attention(x), attention(x))
