@@ -15,7 +15,7 @@ NO_WHEEL = 'sys_platform != "linux" or platform_machine != "x86_64" or python_ve
 
 setup(
     name="vaswani_plugin",
-    version="0.1.0",
+    version="1.0.0",
     description='The Transformer of "Attention Is All You Need", exactly, as a fairseq plugin',
     license="MIT",
     python_requires=">=3.8",

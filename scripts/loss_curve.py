@@ -75,11 +75,11 @@ def main():
     parser.add_argument("png", help="picture to write")
     args = parser.parse_args()
     points = curves(read_lines(args.log))
-    if not points["train"]:
-        raise ValueError(f"{args.log} has no training losses: was it written with --log-format json?")
+    if not points["train"] and not points["valid"]:
+        raise ValueError(f"{args.log} has no losses: was it written with --log-format json?")
     draw(points, args.png)
-    last = points["train"][-1]
-    print(f"{args.png}: {last.update} updates, last training loss {last.nll_loss:.3f} bits a token.")
+    last = (points["train"] or points["valid"])[-1]
+    print(f"{args.png}: {last.update} updates, last {last.kind} loss {last.nll_loss:.3f} bits a token.")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from common import run_as_script
 from loss_curve import parse
 
 # Of fairseq's remarks these tell a reader how far the run is; the others dump settings, the model and so on.
-TELLING = re.compile(r"recipe|Dictionary: |sents, changed from the paper|Loaded checkpoint|stopping|done training|Translated| \d+ / \d+ ")
+TELLING = re.compile(r"recipe|Dictionary: |sents, |changed from the paper|Loaded checkpoint|stopping|done training|Translated| \d+ / \d+ ")
 REMARK = re.compile(r"^(?:\S+ \S+ \| (?:INFO|DEBUG) \| [^|]* \| |(?:INFO|DEBUG):[^:]*:)")
 
 
