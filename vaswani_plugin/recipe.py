@@ -17,8 +17,10 @@ CRITERION = "vaswani_label_smoothed_cross_entropy"
 TOKENS_PER_UPDATE = 25_000  # Section 5.1, source and target each, over all workers
 WARMUP = 4_000  # Section 5.3
 
-# fairseq's own defaults for what was left open, where the user took another component.
+# fairseq's own default, where the user took another schedule and left the rate open.
 _STOCK_LR = [0.25]
+# fairseq's default of 8 silently leaves out the last sentences of a data set (its issue 5036).
+_EVERY_SENTENCE = {"required_batch_size_multiple": 1}
 
 
 def add_arguments(parser):
@@ -32,6 +34,7 @@ def add_arguments(parser):
         clip_norm=None,
         save_interval_updates=None,
         keep_interval_updates=None,
+        required_batch_size_multiple=None,
     )
     # fairseq adds the flags of a component only if the command line names it. When it does, its own
     # definitions of these give way to ours.
@@ -78,7 +81,7 @@ def apply(args, name, architecture):
     if getattr(args, "lr_scheduler", None) is None:
         _fill(args, architecture.options())
         return
-    _fill(args, paper_values(args, architecture))
+    _fill(args, {**paper_values(args, architecture), **_EVERY_SENTENCE})
     checks.training(args)
     _fill_batch(args)
     if args.lr is not None and args.lr_scheduler == SCHEDULER:
