@@ -58,7 +58,7 @@ def padded(rows, side="right"):
     return torch.tensor([row + pad if side == "right" else pad + row for row, pad in zip(rows, fill)])
 
 
-def write_corpus(folder, seed=1, sizes=(300, 40, 20)):
+def write_corpus(folder, seed=1, sizes=(2000, 40, 20)):
     """A made-up language pair, 'a' and its words in reverse order 'b': train, valid and test."""
     generator = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)

@@ -45,9 +45,9 @@ def learned(data_bin, tmp_path_factory):
     """A model that has learned to reverse its input."""
     save_dir = tmp_path_factory.mktemp("learned")
     log = train(
-        data_bin, save_dir, "--max-update", "500", "--warmup-updates", "100", "--lr-factor", "1", "--dropout", "0",
-        "--encoder-layers", "2", "--decoder-layers", "2", "--no-epoch-checkpoints", "--disable-validation",
-        "--max-tokens", "600",
+        data_bin, save_dir, "--max-update", "600", "--warmup-updates", "100", "--dropout", "0",
+        "--encoder-embed-dim", "64", "--encoder-layers", "2", "--decoder-layers", "2", "--no-epoch-checkpoints",
+        "--disable-validation", "--max-tokens", "1000",
     )
     return save_dir, log
 
@@ -94,9 +94,10 @@ def test_the_optimizer_steps_with_the_papers_constants(data_bin, tmp_path):
 
 
 def test_no_sentence_is_left_out(data_bin, tmp_path):
-    """300 sentences are no multiple of 8; an epoch sees them all."""
+    """An epoch sees all 2000, although its batches are no multiples of 8."""
     log = train(data_bin, tmp_path, "--max-epoch", "1", "--max-tokens", "3000")
-    assert sum(float(entry["bsz"]) for entry in log) == 300
+    assert sum(float(entry["bsz"]) for entry in log) == 2000
+    assert any(float(entry["bsz"]) % 8 for entry in log)
 
 
 def test_two_half_batches_are_one_update(data_bin, tmp_path):
@@ -134,7 +135,7 @@ def test_the_model_learns_and_every_command_can_use_it(data_bin, corpus, learned
 
     output = generate(data_bin, model, "--beam", "4")
     score = float(re.search(r"BLEU4 = ([\d.]+)", output).group(1))
-    assert score > 90
+    assert score > 70  # untrained: below 1
 
     for batch in ("1", "7"):  # the same hypotheses whatever the batch
         assert hypotheses(generate(data_bin, model, "--beam", "4", "--batch-size", batch)) == hypotheses(output)
@@ -177,7 +178,7 @@ def hypotheses(output):
 
 @pytest.mark.parametrize(
     "flags",
-    [["--print-alignment", "soft"], ["--nbest", "2"], ["--score-reference"], ["--sampling"], ["--prefix-size", "1"],
+    [["--print-alignment", "soft"], ["--nbest", "2"], ["--score-reference"], ["--sampling", "--nbest", "4"], ["--prefix-size", "1"],
      ["--diverse-beam-groups", "2"], ["--no-repeat-ngram-size", "2"], ["--fp16"], ["--lenpen", "0.6"]],
     ids=" ".join,
 )
