@@ -126,12 +126,14 @@ step_corpus() {
 
 step_tokenise() {
     mkdir -p "$out/tokenised"
-    local part
+    local part workers
     for part in train valid test; do
+        # several processes cost seconds to start: only the large part is worth them
+        [ $part = train ] && workers=$cores || workers=1
         # Punctuation is normalised on the source side only: the target is scored as people wrote it.
         run_io "$out/corpus/$part.$source" "$out/tokenised/$part.$source" \
-            sacremoses -l "$source" -j "$cores" normalize tokenize
-        run_io "$out/corpus/$part.$target" "$out/tokenised/$part.$target" sacremoses -l "$target" -j "$cores" tokenize
+            sacremoses -l "$source" -j "$workers" normalize tokenize
+        run_io "$out/corpus/$part.$target" "$out/tokenised/$part.$target" sacremoses -l "$target" -j "$workers" tokenize
     done
 }
 
@@ -201,7 +203,7 @@ step_translate() {
     local found=$out/translation/generate-test.txt tokenised=$out/translation/tokenised.$target
     printf "+ grep '^H-' %q | sort -t- -k2,2n | cut -f3 > %q\n" "$found" "$tokenised"
     grep '^H-' "$found" | sort -t- -k2,2n | cut -f3 >"$tokenised"
-    run_io "$tokenised" "$out/translation/output.$target" sacremoses -l "$target" -j "$cores" detokenize
+    run_io "$tokenised" "$out/translation/output.$target" sacremoses -l "$target" detokenize
 }
 
 step_report() {
