@@ -143,12 +143,10 @@ step_subwords() {
     run subword-nmt learn-joint-bpe-and-vocab --symbols 4000 --input "$out/tokenised/train.$source" \
         "$out/tokenised/train.$target" --output "$out/subwords/codes" \
         --write-vocabulary "$out/subwords/vocabulary.$source" "$out/subwords/vocabulary.$target"
-    # With the vocabulary, a subword that training never shows is split on into such as it does.
     for part in train valid test; do
         for language in "$source" "$target"; do
             run_io "$out/tokenised/$part.$language" "$out/subwords/$part.$language" \
-                subword-nmt apply-bpe --codes "$out/subwords/codes" \
-                --vocabulary "$out/subwords/vocabulary.$language" --vocabulary-threshold 1
+                subword-nmt apply-bpe --codes "$out/subwords/codes"
         done
     done
 }

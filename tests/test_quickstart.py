@@ -91,7 +91,11 @@ def test_from_text_to_score_with_a_stop_in_between(corpus, tmp_path):
     generated = (out / "translation" / "generate-test.txt").read_text()
     numbered = dict(re.findall(r"^T-(\d+)\t(.*)$", generated, re.M))
     tokenised = (out / "tokenised" / "test.de").read_text().replace("&apos;", "'").splitlines()
-    assert [numbered[str(number)] for number in range(20)] == tokenised
+    for number, sentence in enumerate(tokenised):
+        # a subword that so small a text never shows is <<unk>> in fairseq's reference
+        known = re.split(r" ?<<unk>> ?", numbered[str(number)])
+        assert re.fullmatch(".*".join(map(re.escape, known)), sentence)
+    assert sum("<<unk>>" not in line for line in numbered.values()) > 10
 
     # a third time there is nothing to do, and more training is more training
     assert quickstart(*arguments).stdout.count("done before") == 8
