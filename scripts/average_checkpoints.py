@@ -1,15 +1,19 @@
 """Average the last checkpoints of a training run, as Section 6.1 of the paper does."""
 
 import argparse
+import logging
 import pickle
 import re
 import sys
 from pathlib import Path
 
+import torch
 from common import atomic_path, run_as_script
 
-import vaswani_plugin  # noqa: F401  (teaches torch which objects of fairseq a checkpoint may hold)
-from vaswani_plugin.inference import average_states
+logging.basicConfig(level=logging.WARNING)  # before fairseq, which remarks on every optional package that is missing
+
+import vaswani_plugin  # noqa: E402,F401  (teaches torch which objects of fairseq a checkpoint may hold)
+from vaswani_plugin.inference import average_states  # noqa: E402
 
 
 def last_checkpoints(directory, count):
@@ -28,14 +32,13 @@ def last_checkpoints(directory, count):
 
 def load(path):
     """A checkpoint as fairseq saved it, on the CPU, without running anything it may hold. Raises ValueError."""
-    import torch
-
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{path} is no checkpoint that can be loaded safely: {str(error).splitlines()[0]}") from None
+        reason = (str(error).splitlines() or ["it is empty"])[0]
+        raise ValueError(f"{path} is no checkpoint that can be loaded safely: {reason}") from None
     if not isinstance(checkpoint, dict) or "model" not in checkpoint:
         raise ValueError(f"{path} is no checkpoint of fairseq: it holds no model.")
     return checkpoint
@@ -69,8 +72,6 @@ def main():
     checkpoint = load(paths[-1])
     checkpoint["model"] = averaged
     checkpoint.pop("last_optimizer_state", None)
-
-    import torch
 
     with atomic_path(args.out) as temporary:
         torch.save(checkpoint, temporary)

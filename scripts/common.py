@@ -25,9 +25,9 @@ def atomic_path(path):
 
 
 def read_lines(path):
-    """The lines of a UTF-8 text file without their ends; only "\\n" ends a line, as in fairseq. Raises ValueError."""
+    """The lines of a UTF-8 text file without their ends and a byte order mark; only "\\n" ends a line, as in fairseq. Raises ValueError."""
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        text = Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:

@@ -126,12 +126,14 @@ step_corpus() {
 
 step_tokenise() {
     mkdir -p "$out/tokenised"
-    local part
+    local part workers
     for part in train valid test; do
+        # several processes cost seconds to start: only the large part is worth them
+        [ $part = train ] && workers=$cores || workers=1
         # Punctuation is normalised on the source side only: the target is scored as people wrote it.
         run_io "$out/corpus/$part.$source" "$out/tokenised/$part.$source" \
-            sacremoses -l "$source" -j "$cores" normalize tokenize
-        run_io "$out/corpus/$part.$target" "$out/tokenised/$part.$target" sacremoses -l "$target" -j "$cores" tokenize
+            sacremoses -l "$source" -j "$workers" normalize tokenize
+        run_io "$out/corpus/$part.$target" "$out/tokenised/$part.$target" sacremoses -l "$target" -j "$workers" tokenize
     done
 }
 
@@ -176,12 +178,11 @@ step_train() {
     # The schedule of Eq. 3 with the warm-up and peak that suit so short a training; all else is the paper's recipe.
     local hours
     hours=$(python -c 'import sys; print(round(float(sys.argv[1]) / 60, 5))' "$minutes")
-    # fairseq leaves the last sentences out where their number is no multiple of --required-batch-size-multiple (8).
     run_readably fairseq-train "$out/data" --user-dir vaswani_plugin --arch vaswani2017_tiny \
         --warmup-updates 500 --lr-factor 0.43 --max-tokens 2048 --stop-time-hours "$hours" \
         --save-interval-updates 100 --keep-interval-updates 5 --no-epoch-checkpoints --num-workers 0 \
-        --required-batch-size-multiple 1 --save-dir "$out/checkpoints" \
-        --log-format json --log-interval 20 --log-file "$out/train.log" ${extra[@]+"${extra[@]}"}
+        --save-dir "$out/checkpoints" --log-format json --log-interval 20 --log-file "$out/train.log" \
+        ${extra[@]+"${extra[@]}"}
     run python scripts/loss_curve.py "$out/train.log" "$out/loss.png"
 }
 
@@ -194,6 +195,7 @@ step_average() {
 
 step_translate() {
     rm -rf "$out/translation"
+    # With fairseq's own --required-batch-size-multiple of 8 the last sentences beyond a multiple of 8 are left out.
     run_readably fairseq-generate "$out/data" --user-dir vaswani_plugin --path "$out/averaged.pt" --gen-subset test \
         --beam 4 --lenpen 0.6 --max-len-a 1 --max-len-b 50 --remove-bpe --batch-size 64 --num-workers 0 \
         --required-batch-size-multiple 1 --log-format simple --log-interval 1 --results-path "$out/translation"
@@ -201,7 +203,7 @@ step_translate() {
     local found=$out/translation/generate-test.txt tokenised=$out/translation/tokenised.$target
     printf "+ grep '^H-' %q | sort -t- -k2,2n | cut -f3 > %q\n" "$found" "$tokenised"
     grep '^H-' "$found" | sort -t- -k2,2n | cut -f3 >"$tokenised"
-    run_io "$tokenised" "$out/translation/output.$target" sacremoses -l "$target" -j "$cores" detokenize
+    run_io "$tokenised" "$out/translation/output.$target" sacremoses -l "$target" detokenize
 }
 
 step_report() {
