@@ -22,7 +22,7 @@ def readable(line):
         return text + "\n"
     remark = REMARK.match(line)
     if remark:
-        return line[remark.end() :] if TELLING.search(line) else None
+        return line[remark.end() :].lstrip(" :") if TELLING.search(line) else None
     if re.match(r"\s*\(\S+\): |\s*\)|\w+\($", line):  # the printed model
         return None
     return line

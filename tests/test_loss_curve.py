@@ -69,6 +69,7 @@ def test_no_losses(tmp_path, monkeypatch):
         ("2026-01-01 00:00:00 | INFO | fairseq_cli.train | done training in 3 seconds\n", "done training in 3 seconds\n"),
         ("2026-01-01 00:00:00 | INFO | fairseq_cli.train | {'_name': None}\n", None),
         ("INFO:fairseq_cli.generate:Translated 20 sentences\n", "Translated 20 sentences\n"),
+        ("INFO:fairseq.logging.progress_bar::      2 / 3 wps=119\n", "2 / 3 wps=119\n"),
         ("DEBUG:hydra.core.utils:Setting JobRuntime:name=utils\n", None),
         ("  (encoder): VaswaniEncoder(\n", None),
         ("    )\n", None),
