@@ -4,6 +4,18 @@ import contextlib
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+try:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError:  # torch before 2.3
+    from types import SimpleNamespace
+
+    SDPBackend = SimpleNamespace(MATH=None)
+
+    def sdpa_kernel(_):
+        return torch.backends.cuda.sdp_kernel(enable_flash=False, enable_mem_efficient=False, enable_math=True)
+
 
 ARITHMETIC_FREE = ("view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "select", "slice", "detach", "alias", "split")
 
@@ -74,3 +86,10 @@ def depends(function, x, tolerance=0.0):
         gradient = torch.zeros_like(x) if gradient is None else gradient
         rows.append(gradient.abs().amax(dim=1) > tolerance)
     return torch.stack(rows)
+
+
+def multiply_accumulates(function):
+    """Multiply-accumulates of the matrix products that `function` runs, fused attention taken apart."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        function()
+    return counter.get_total_flops() // 2

@@ -56,6 +56,7 @@ class Recipe:
     activation_dropout: float | None = None
     beam: int | None = None
     alpha: float | None = None
+    extra_length: int | None = None
 
 
 def _not_offered(what):
@@ -187,8 +188,9 @@ class Subject:
         """By what the search ranks a finished hypothesis of `length` symbols (the end symbol counted)."""
         _not_offered("the score of a hypothesis")
 
-    def length_limit(self, source_words):
-        """Most words (the end symbol not counted) that the output for a source of so many words may have."""
+    def length_limit(self, source_words, extra=50):
+        """Most words (the end symbol not counted) that the output for a source of so many words may have, when the
+        user asks for the source's length plus `extra`."""
         _not_offered("a limit of the output length")
 
     def translate(self, model, source, beam, alpha):

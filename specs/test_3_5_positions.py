@@ -78,9 +78,9 @@ def test_offset_is_linear(subject):
     table = _table(subject, 200, 16)
     for k in (1, 17):
         now, later = table[: 200 - k], table[k:]
-        half = len(now) // 2
-        matrix = torch.linalg.lstsq(now[:half], later[:half]).solution
-        expect.close(now[half:] @ matrix, later[half:], 1e-3, f"PE[pos + {k}] as a linear function of PE[pos]")
+        # Fitted on the even positions, true on the odd ones.
+        matrix = torch.linalg.lstsq(now[::2], later[::2]).solution
+        expect.close(now[1::2] @ matrix, later[1::2], 1e-4, f"PE[pos + {k}] as a linear function of PE[pos]")
 
 
 @spec("3.5-constant-norm")

@@ -15,11 +15,21 @@ from specs.spy import DropoutMasks
 def test_batches_fit(subject):
     lengths = _lengths()
     groups = subject.batches(lengths, 400)
-    expect.equal(sorted(i for group in groups for i in group), list(range(len(lengths))), "the sentence pairs in all batches")
+    expect.true(len(groups) > 30, "enough batches for 600 sentence pairs", len(groups))
     for group in groups:
         for side, name in ((0, "source"), (1, "target")):
             size = len(group) * max(lengths[i][side] for i in group)
             expect.true(size <= 400, f"at most 400 padded {name} tokens in a batch", size)
+
+
+@spec("5.1-no-pair-is-lost")
+def test_no_pair_is_lost(subject):
+    for pairs in (600, 599, 3):
+        groups = subject.batches(_lengths()[:pairs], 400)
+        seen = sorted(i for group in groups for i in group)
+        lost = sorted(set(range(pairs)) - set(seen))
+        expect.true(not lost, f"each of {pairs} sentence pairs in a batch", f"{len(lost)} lost, such as number {lost[:1]}")
+        expect.equal(len(seen), pairs, "sentence pairs in all batches")
 
 
 @spec("5.1-similar-lengths-together")

@@ -2,6 +2,7 @@
 
 from specs import expect
 from specs.judge import spec
+from specs.test_6_1_translation import hypotheses, log_probability
 
 
 @spec("6.3-parser-sizes")
@@ -18,8 +19,16 @@ def test_parser_other_sizes(subject):
 
 @spec("6.3-parser-search")
 def test_parser_search(subject):
-    recipe = subject.recipe("parsing")
-    expect.equal((recipe.beam, recipe.alpha), (21, 0.3), "beam and alpha of the parser")
+    model, source, found = hypotheses(subject, beam=21, alpha=0.3, count=5)
+    for tokens, score in found[:5]:
+        log_p = log_probability(subject, model, source, tokens)
+        expected = expect.number(subject.score(log_p, len(tokens) + 1, 0.3), "a score")
+        expect.near(score, expected, 1e-4, "the score of a hypothesis under beam 21, alpha 0.3")
+
+
+@spec("6.3-output-limit")
+def test_output_limit(subject):
+    expect.equal(subject.length_limit(20, 300), 320, "the most words for a source of 20 words, the limit being 300 more")
 
 
 @spec("6.3-beats-berkeley-parser")

@@ -96,10 +96,11 @@ class Student(Subject):
         row = self.library.row(name)
         return Recipe(
             sizes=Sizes(**{key: row[key] for key in SIZE_NAMES}),
-            tied=True, optimizer="adam", betas=self.library.ADAM["betas"], epsilon=self.library.ADAM["eps"],
-            warmup=row["warmup"], follows_eq_3=True, smoothing=row["smoothing"], updates=row["updates"],
-            tokens_per_update=row["tokens"], clip_norm=0.0, weight_decay=0.0, attention_dropout=0.0,
-            activation_dropout=0.0, beam=row["beam"], alpha=row["alpha"],
+            tied=row["tied"], optimizer=row["optimizer"], follows_eq_3=row["eq_3"], warmup=row["warmup"],
+            betas=row["betas"], epsilon=row["eps"], clip_norm=row["clip_norm"],
+            weight_decay=row["weight_decay"], smoothing=row["smoothing"], attention_dropout=row["other_dropout"],
+            activation_dropout=row["other_dropout"], updates=row["updates"], tokens_per_update=row["tokens"],
+            beam=row["beam"], alpha=row["alpha"], extra_length=row["extra"],
         )  # fmt: skip
 
     def optimizer(self, parameters):
@@ -122,8 +123,8 @@ class Student(Subject):
     def score(self, log_probability, length, alpha):
         return self.library.score(log_probability, length, alpha)
 
-    def length_limit(self, source_words):
-        return self.library.length_limit(source_words)
+    def length_limit(self, source_words, extra=50):
+        return self.library.length_limit(source_words, extra)
 
     def translate(self, model, source, beam, alpha):
         return self.library.translate(model, source, beam, alpha)

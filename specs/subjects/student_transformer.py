@@ -11,38 +11,38 @@ from torch import nn
 
 PADDING, START, END = 0, 1, 2
 
-BASE = dict(layers=6, d_model=512, d_ff=2048, heads=8, d_k=64, d_v=64, dropout=0.1, learned_positions=False)
-RECIPE = dict(smoothing=0.1, warmup=4000, updates=100_000, tokens=25_000, beam=4, alpha=0.6, extra=50)
-ADAM = dict(betas=(0.9, 0.98), eps=1e-9)
-ROWS = {  # Table 3, the models of Section 6.1 and the parser of Section 6.3: what differs from the base model
-    "base": {},
-    "big": dict(d_model=1024, d_ff=4096, heads=16, dropout=0.3, updates=300_000),
-    "big-en-fr": dict(d_model=1024, d_ff=4096, heads=16, dropout=0.1, updates=300_000),
-    "a-h1": dict(heads=1, d_k=512, d_v=512),
-    "a-h4": dict(heads=4, d_k=128, d_v=128),
-    "a-h16": dict(heads=16, d_k=32, d_v=32),
-    "a-h32": dict(heads=32, d_k=16, d_v=16),
-    "b-dk16": dict(d_k=16),
-    "b-dk32": dict(d_k=32),
-    "c-n2": dict(layers=2),
-    "c-n4": dict(layers=4),
-    "c-n8": dict(layers=8),
-    "c-d256": dict(d_model=256, d_k=32, d_v=32),
-    "c-d1024": dict(d_model=1024, d_k=128, d_v=128),
-    "c-ff1024": dict(d_ff=1024),
-    "c-ff4096": dict(d_ff=4096),
-    "d-drop0": dict(dropout=0.0),
-    "d-drop2": dict(dropout=0.2),
-    "d-ls0": dict(smoothing=0.0),
-    "d-ls2": dict(smoothing=0.2),
-    "e-learned": dict(learned_positions=True),
-    "parsing": dict(layers=4, d_model=1024, d_k=128, d_v=128, beam=21, alpha=0.3, extra=300),
-}
-
-
 def row(name):
-    """All settings of one named model."""
-    return {**BASE, **RECIPE, **ROWS[name]}
+    """All settings of one model: Table 3, the models of Section 6.1, the parser of Section 6.3."""
+    base = dict(layers=6, d_model=512, d_ff=2048, heads=8, d_k=64, d_v=64, dropout=0.1, learned_positions=False)
+    recipe = dict(smoothing=0.1, warmup=4000, updates=100_000, tokens=25_000, beam=4, alpha=0.6, extra=50)
+    adam = dict(betas=(0.9, 0.98), eps=1e-9)
+    habits = dict(tied=True, optimizer="adam", eq_3=True, clip_norm=0.0, weight_decay=0.0, other_dropout=0.0)
+    rows = {  # what differs from the base model
+        "base": {},
+        "big": dict(d_model=1024, d_ff=4096, heads=16, dropout=0.3, updates=300_000),
+        "big-en-fr": dict(d_model=1024, d_ff=4096, heads=16, dropout=0.1, updates=300_000),
+        "a-h1": dict(heads=1, d_k=512, d_v=512),
+        "a-h4": dict(heads=4, d_k=128, d_v=128),
+        "a-h16": dict(heads=16, d_k=32, d_v=32),
+        "a-h32": dict(heads=32, d_k=16, d_v=16),
+        "b-dk16": dict(d_k=16),
+        "b-dk32": dict(d_k=32),
+        "c-n2": dict(layers=2),
+        "c-n4": dict(layers=4),
+        "c-n8": dict(layers=8),
+        "c-d256": dict(d_model=256, d_k=32, d_v=32),
+        "c-d1024": dict(d_model=1024, d_k=128, d_v=128),
+        "c-ff1024": dict(d_ff=1024),
+        "c-ff4096": dict(d_ff=4096),
+        "d-drop0": dict(dropout=0.0),
+        "d-drop2": dict(dropout=0.2),
+        "d-ls0": dict(smoothing=0.0),
+        "d-ls2": dict(smoothing=0.2),
+        "e-learned": dict(learned_positions=True),
+        "parsing": dict(layers=4, d_model=1024, d_k=128, d_v=128),
+    }
+
+    return {**base, **recipe, **adam, **habits, **rows[name]}
 
 
 # ---- Section 3.2: attention ---------------------------------------------------------------------------------------
@@ -121,6 +121,7 @@ class Embedding(nn.Module):
     def __init__(self, table, dropout, learned_positions):
         super().__init__()
         self.table = table
+        self.scale = math.sqrt(table.size(1))
         self.dropout = nn.Dropout(dropout)
         self.learned = nn.Parameter(torch.randn(1024, table.size(1)) * 0.02) if learned_positions else None
 
@@ -130,18 +131,22 @@ class Embedding(nn.Module):
         return sinusoids(length, self.table.size(1), first)
 
     def forward(self, tokens, first=0):
-        scaled = self.table[tokens] * math.sqrt(self.table.size(1))
+        scaled = self.table[tokens] * self.scale
         positions = self.positions(tokens.size(1), first).to(scaled)
         return self.dropout(scaled + positions)
 
 
 # ---- Section 3.1: stacks ------------------------------------------------------------------------------------------
+def norm(d_model):
+    return nn.LayerNorm(d_model, eps=1e-6)
+
+
 class EncoderLayer(nn.Module):
     def __init__(self, d_model, d_ff, heads, d_k, d_v, dropout):
         super().__init__()
         self.attention = MultiHead(d_model, heads, d_k, d_v)
         self.feed_forward = FeedForward(d_model, d_ff)
-        self.norms = nn.ModuleList(nn.LayerNorm(d_model, eps=1e-6) for _ in range(2))
+        self.norms = nn.ModuleList(norm(d_model) for _ in range(2))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x, visible=None):
@@ -160,7 +165,7 @@ class DecoderLayer(nn.Module):
         self.attention = MultiHead(d_model, heads, d_k, d_v)
         self.cross = MultiHead(d_model, heads, d_k, d_v)
         self.feed_forward = FeedForward(d_model, d_ff)
-        self.norms = nn.ModuleList(nn.LayerNorm(d_model, eps=1e-6) for _ in range(3))
+        self.norms = nn.ModuleList(norm(d_model) for _ in range(3))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, y, states, visible=None, past=None):
@@ -224,8 +229,9 @@ def count_parameters(model):
 
 
 # ---- Section 5: training ------------------------------------------------------------------------------------------
-def learning_rate(update, d_model, warmup=RECIPE["warmup"]):
+def learning_rate(update, d_model):
     """Eq. 3."""
+    warmup = row("base")["warmup"]
     return d_model**-0.5 * min(update**-0.5, update * warmup**-1.5)
 
 
@@ -253,7 +259,8 @@ class Adam(torch.optim.Optimizer):
 
 
 def make_optimizer(parameters):
-    return Adam(parameters, lr=1.0, **ADAM)
+    settings = row("base")
+    return Adam(parameters, lr=1.0, betas=settings["betas"], eps=settings["eps"])
 
 
 class Training:
@@ -297,8 +304,8 @@ def score(log_probability, length, alpha):
     return log_probability / ((5 + length) / 6) ** alpha
 
 
-def length_limit(source_words):
-    return source_words + RECIPE["extra"]
+def length_limit(source_words, extra=50):
+    return source_words + extra
 
 
 @torch.no_grad()
