@@ -6,6 +6,7 @@ from specs import expect, rows
 from specs.helpers import TOLERANCE, all_layers, shake, small_model, states, words
 from specs.judge import spec
 from specs.spy import calls
+from specs.subject import NotOffered
 
 
 @spec("3-prediction-depends-on-earlier-outputs")
@@ -77,15 +78,13 @@ def test_encoder_runs_once(subject):
 @spec("3-decoder-runs-once-per-token")
 def test_decoder_runs_once_per_token(subject):
     model = small_model(subject)
-    layer = subject.layers(model, "decoder")[0]
-    widths = []
-    hook = layer.register_forward_pre_hook(
-        lambda module, args, kwargs: widths.append(1), with_kwargs=True
-    )
-    target_in = words(subject, 1, 6)
-    subject.step_logits(model, words(subject, 1, 4), target_in)
-    hook.remove()
-    expect.equal(len(widths), 6, "runs of a decoder layer for six tokens")
+    # A step need not go through the layer's own forward method; it must go through its last norm.
+    norm = subject.norms(subject.layers(model, "decoder")[0])[-1]
+    if not isinstance(norm, torch.nn.Module):
+        raise NotOffered("the decoder layer's last norm as a module")
+    with calls({"norm": norm}) as seen:
+        subject.step_logits(model, words(subject, 1, 4), words(subject, 1, 6))
+    expect.equal(len(seen), 6, "runs of a decoder layer for six tokens")
 
 
 @spec("3-encoder-output-feeds-every-decoder-layer")

@@ -166,8 +166,8 @@ def test_inverse_square_root(subject):
 
 @spec("5.3-rate-follows-width")
 def test_rate_follows_width(subject):
-    for update in (100, 4000, 300_000):
-        (base,), (big,) = _rates(subject, 512, [update]), _rates(subject, 1024, [update])
+    updates = [100, 4000, 300_000]
+    for update, base, big in zip(updates, _rates(subject, 512, updates), _rates(subject, 1024, updates)):
         expect.near(big / base if base else 0.0, 0.5**0.5, 1e-9, f"the rate of d_model 1024 over that of 512 at update {update}")
 
 

@@ -1,6 +1,7 @@
 """What the plugin and fairseq's own transformer have in common: how fairseq builds, trains, batches and searches."""
 
 import ast
+import copy
 import functools
 import os
 import tempfile
@@ -96,11 +97,15 @@ class FairseqSubject(Subject):
     def width_flags(self, d_model):
         raise NotImplementedError
 
+    @functools.cache  # noqa: B019
+    def configuration(self, *flags):
+        """fairseq's configuration of the base architecture with these flags added; slow to make, so made once."""
+        args = self.parse(self.known_arch("base"), *flags, *self.training_flags)
+        return convert_namespace_to_omegaconf(args)
+
     def trainer(self, d_model):
         """A fresh Trainer of a small model of this width, as fairseq-train builds it."""
-        cfg = convert_namespace_to_omegaconf(
-            self.parse(self.known_arch("base"), *self.width_flags(d_model), *self.training_flags)
-        )
+        cfg = self.configuration(*self.width_flags(d_model))
         task = tasks.setup_task(cfg.task)
         return Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
 
@@ -124,9 +129,7 @@ class FairseqSubject(Subject):
         }  # fmt: skip
 
     def optimizer(self, parameters):
-        args = self.parse(self.known_arch("base"), *self.training_flags)
-        cfg = convert_namespace_to_omegaconf(args)
-        optimizer = optim.build_optimizer(cfg.optimizer, list(parameters)).optimizer
+        optimizer = optim.build_optimizer(self.configuration().optimizer, list(parameters)).optimizer
         for group in optimizer.param_groups:
             group["lr"] = 1.0
         return optimizer
@@ -186,7 +189,7 @@ class FairseqSubject(Subject):
         sides = [[torch.full((pair[side],), 5) for pair in lengths] for side in (0, 1)]
         sizes = [numpy.array([len(row) for row in side]) for side in sides]
         words = dictionary(32)
-        cfg = convert_namespace_to_omegaconf(self.parse(self.known_arch("base"), *self.training_flags))
+        cfg = self.configuration()
         batches = tasks.setup_task(cfg.task).get_batch_iterator(
             LanguagePairDataset(sides[0], sizes[0], words, sides[1], sizes[1], words),
             max_tokens=tokens,
@@ -195,34 +198,41 @@ class FairseqSubject(Subject):
         )
         return [list(map(int, group)) for group in batches.frozen_batches]
 
-    def search_flags(self, beam, alpha, extra):
-        """Flags of fairseq-generate for the paper's search."""
-        return ["--beam", str(beam), "--lenpen", str(alpha), "--max-len-a", "1", "--max-len-b", str(extra)]
-
-    def generator(self, model, words, *search_flags):
+    @functools.cache  # noqa: B019
+    def generation_defaults(self):
+        """The arguments of `fairseq-generate DATA` with no flag for the search."""
         parser = options.get_generation_parser(default_task=self.task)
-        flags = [self.data, "-s", "de", "-t", "en", "--path", "none", "--task", self.task, *search_flags]
-        cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, flags))
-        task = tasks.setup_task(cfg.task)
-        task.src_dict = task.tgt_dict = words
-        return task, task.build_generator([model], cfg.generation)
+        return options.parse_args_and_arch(parser, [self.data, "-s", "de", "-t", "en", "--path", "none", "--task", self.task])
 
-    def search(self, model, entries, source, beam, alpha, extra, *flags):
-        """Hypotheses for each row of `[b, s]` sources: lists of (tokens with the end symbol, score)."""
-        task, generator = self.generator(model, dictionary(entries), *self.search_flags(beam, alpha, extra), *flags)
+    @functools.cached_property
+    def generation(self):
+        return convert_namespace_to_omegaconf(self.generation_defaults())
+
+    def search(self, model, entries, source, **settings):
+        """Hypotheses for each row of `[b, s]` sources: lists of (tokens with the end symbol, score).
+
+        `settings`: fairseq-generate's, by name, beside its defaults.
+        """
+        cfg = copy.deepcopy(self.generation)
+        for name, value in settings.items():
+            cfg.generation[name] = value
+        task = tasks.setup_task(cfg.task)
+        task.src_dict = task.tgt_dict = dictionary(entries)
+        generator = task.build_generator([model], cfg.generation)
         net_input = {"src_tokens": source, "src_lengths": source.ne(self.padding).sum(dim=1)}
         found = task.inference_step(generator, [model], {"net_input": net_input})
         return [[(h["tokens"].tolist(), float(h["score"])) for h in hypotheses] for hypotheses in found]
 
     def translate(self, model, source, beam, alpha):
         entries = self.embeddings(model)[2].size(0)
-        (found,) = self.search(model, entries, source, beam, alpha, extra=50)
+        (found,) = self.search(model, entries, source, beam=beam, lenpen=alpha, max_len_a=1, max_len_b=50)
         return [(tokens[:-1], score) for tokens, score in found]
 
     def score(self, log_probability, length, alpha):
-        words = dictionary(32)
-        model = ScriptedModel(words, end_at=length, log_probability=log_probability).eval()
-        found = self.search(model, 32, torch.tensor([[5, self.end]]), 2, alpha, length + 5, "--min-len", "0")[0]
+        model = ScriptedModel(dictionary(32), end_at=length, log_probability=log_probability).eval()
+        source = torch.tensor([[5, self.end]])
+        settings = dict(beam=2, lenpen=alpha, max_len_a=1, max_len_b=length + 5, min_len=0)
+        (found,) = self.search(model, 32, source, **settings)
         return next(score for tokens, score in found if len(tokens) == length)
 
     def length_limit(self, source_words, extra=50):
@@ -231,5 +241,5 @@ class FairseqSubject(Subject):
         source = torch.full((2, source_words + 8), 5)
         source[:, -1] = self.end
         source[0, :7] = self.padding  # fairseq pads sources on the left
-        found = self.search(model, 32, source, 1, 0.0, extra=extra)
+        found = self.search(model, 32, source, beam=1, lenpen=0.0, max_len_a=1, max_len_b=extra)
         return len(found[0][0][0]) - 1

@@ -9,7 +9,6 @@ import pathlib
 from types import SimpleNamespace
 
 import torch
-from fairseq import options
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.modules import MultiheadAttention, PositionalEmbedding
@@ -144,7 +143,7 @@ class FairseqStock(FairseqSubject):
         chosen = self.parse(
             arch, "--optimizer", "adam", "--lr-scheduler", "inverse_sqrt", "--criterion", "label_smoothed_cross_entropy"
         )
-        search = self._generation_defaults()
+        search = self.generation_defaults()
         return Recipe(
             sizes=self.named_sizes(
                 bare.encoder_embed_dim, bare.encoder_attention_heads, layers=bare.encoder_layers,
@@ -157,10 +156,6 @@ class FairseqStock(FairseqSubject):
             activation_dropout=bare.activation_dropout, beam=search.beam, alpha=search.lenpen,
             extra_length=int(search.max_len_b) if search.max_len_a == 1 else None,
         )  # fmt: skip
-
-    def _generation_defaults(self):
-        parser = options.get_generation_parser(default_task=self.task)
-        return options.parse_args_and_arch(parser, [self.data, "--path", "none", "--task", self.task])
 
     def loss(self, logits, targets, smoothing):
         criterion = LabelSmoothedCrossEntropyCriterion(self.task_for(logits.size(1)), False, smoothing)
