@@ -80,7 +80,7 @@ class Subject:
         """Number of trained scalars; the default builds on the meta device and counts each parameter once."""
         with torch.device("meta"):
             model = self.build(sizes)
-        return sum(parameter.numel() for parameter in model.parameters())
+        return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
     def embed(self, model, tokens, stack):
         """What enters the first layer of `stack` ("encoder" or "decoder"): `[b, t]` -> `[b, t, d_model]`."""
@@ -97,6 +97,14 @@ class Subject:
     def decode(self, model, states, source, target_in):
         """Decoder output before the projection, all positions in one pass: `[b, t, d_model]`."""
         _not_offered("the decoder")
+
+    def encoder_stack(self, model, x):
+        """The whole encoder on `[b, s, d_model]` that are embedded already, for implementations without embeddings."""
+        _not_offered("the encoder's stack")
+
+    def decoder_stack(self, model, y, states):
+        """The whole decoder (masked) on `[b, t, d_model]` that are embedded already and encoder output."""
+        _not_offered("the decoder's stack")
 
     def logits(self, model, source, target_in):
         """Scores over the vocabulary before the softmax, all positions in one pass: `[b, t, vocabulary]`."""

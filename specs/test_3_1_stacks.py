@@ -121,27 +121,43 @@ def test_layers_share_no_parameters(subject):
             expect.true(other == i, "every layer to own its parameters", f"a parameter in two layers ({stack})")
 
 
+def _encoder(subject, model):
+    """Embedded source and the encoder's output for it."""
+    x = states(2, 5, 16)
+    try:
+        return x, subject.encoder_stack(model, x)
+    except NotOffered:
+        source = words(subject, 2, 5)
+        return subject.embed(model, source, "encoder"), subject.encode(model, source)
+
+
+def _decoder(subject, model):
+    """Embedded target, encoder output, and the decoder's output for them."""
+    y, memory = states(2, 4, 16), states(2, 5, 16)
+    try:
+        return y, memory, subject.decoder_stack(model, y, memory)
+    except NotOffered:
+        source, target_in = words(subject, 2, 5), words(subject, 2, 4)
+        memory = subject.encode(model, source)
+        return subject.embed(model, target_in, "decoder"), memory, subject.decode(model, memory, source, target_in)
+
+
 @spec("3.1-encoder-stack")
 def test_encoder_stack(subject):
     model = shake(small_model(subject))
-    source = words(subject, 2, 5)
-    x = subject.embed(model, source, "encoder")
+    x, output = _encoder(subject, model)
     for layer in subject.layers(model, "encoder"):
         x = subject.encoder_layer(layer, x)
-    expect.close(subject.encode(model, source), x, TOLERANCE, "the encoder's output (its layers one after another)")
+    expect.close(output, x, TOLERANCE, "the encoder's output (its layers one after another)")
 
 
 @spec("3.1-decoder-stack")
 def test_decoder_stack(subject):
     model = shake(small_model(subject))
-    source, target_in = words(subject, 2, 5), words(subject, 2, 4)
-    memory = subject.encode(model, source)
-    y = subject.embed(model, target_in, "decoder")
+    y, memory, output = _decoder(subject, model)
     for layer in subject.layers(model, "decoder"):
         y = subject.decoder_layer(layer, y, memory)
-    expect.close(
-        subject.decode(model, memory, source, target_in), y, TOLERANCE, "the decoder's output (its layers one after another)"
-    )
+    expect.close(output, y, TOLERANCE, "the decoder's output (its layers one after another)")
 
 
 @spec("3.1-encoder-sublayers")
@@ -181,15 +197,12 @@ def _normalised(x, what):
 
 @spec("3.1-encoder-ends-normalised")
 def test_encoder_ends_normalised(subject):
-    model = small_model(subject)
-    _normalised(subject.encode(model, words(subject, 2, 6)), "a fresh encoder's output")
+    _normalised(_encoder(subject, small_model(subject))[-1], "a fresh encoder's output")
 
 
 @spec("3.1-decoder-ends-normalised")
 def test_decoder_ends_normalised(subject):
-    model = small_model(subject)
-    source, target_in = words(subject, 2, 5), words(subject, 2, 6)
-    _normalised(subject.decode(model, subject.encode(model, source), source, target_in), "a fresh decoder's output")
+    _normalised(_decoder(subject, small_model(subject))[-1], "a fresh decoder's output")
 
 
 @spec("3.1-layer-norm")

@@ -5,6 +5,7 @@ A fault is an entry of a TOML file here, one file a family. It changes one place
 (`reported`, a dotted name, and its wrong `value`).
 """
 
+import ast
 import copy
 import dataclasses
 import functools
@@ -174,15 +175,25 @@ def lines_of_specs():
     return found
 
 
+def _statement_lines(text, first, last):
+    """All lines of the innermost statements that hold the lines first..last (decorated blocks: their headers)."""
+    lines = set(range(first, last + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body") and node.lineno <= last and node.end_lineno >= first:
+            lines |= set(range(node.lineno, node.end_lineno + 1))
+    return lines
+
+
 def touching(fault):
     """The specs that could notice an implementation's fault; None: all."""
     if fault.about != "implementation":
         return None
     text = pathlib.Path(student_transformer.__file__).read_text(encoding="utf-8")
-    first = text[: text.index(fault.old)].count("\n") + 1
-    changed = set(range(first, first + fault.old.count("\n") + 1))
+    before = text[: text.index(fault.old)]
+    first = before.count("\n") + 1
+    changed = _statement_lines(text, first, first + fault.old.rstrip("\n").count("\n"))
     with _Lines(student_transformer.__file__) as at_import:
         _changed_module(dataclasses.replace(fault, new=fault.old))
     if changed & at_import.lines:
-        return None  # settings, defaults and definitions are executed at import: anything may follow
+        return None  # executed at import, such as a default or a definition: anything may follow
     return {function for function, lines in lines_of_specs().items() if lines & changed}

@@ -8,7 +8,6 @@ SHIPPED = {
     "torch": "specs.subjects.torch_nn:TorchTransformer",
     "marian": "specs.subjects.marian:Marian",
     "joeynmt": "specs.subjects.joeynmt_model:JoeyNMT",
-    "x-transformers": "specs.subjects.x_transformers_model:XTransformers",
     "labml": "specs.subjects.labml_model:Labml",
     "student": "specs.subjects.student:Student",
 }
