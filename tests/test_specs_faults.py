@@ -1,0 +1,74 @@
+"""Proof that the specs can fail: every fault breaks exactly the claims it names, and every claim has a fault."""
+
+import pytest
+
+from specs.faults import argument, broken_claims, candidates, fault_subject, faults, touching
+from specs.judge import judge_all, ledger, specs
+from specs.subjects import find
+
+FAULTS = list(faults().values())
+# Seconds each on the student; the fast proof runs them only where they are named.
+SLOW = {
+    "exercise-trace-the-shapes", "3.1-encoder-depth", "3.1-decoder-depth", "3.2.1-variance-grows-with-width",
+    "3.2.1-large-keys-saturate", "section4-attention-cheaper-when-n-below-d",
+}  # fmt: skip
+
+
+def test_faults_are_many_and_well_formed():
+    assert len(FAULTS) >= 60
+    families = {fault.family for fault in FAULTS}
+    assert families >= {"attention", "stacks", "embeddings", "positions", "training", "regularisation", "inference", "counting", "paper"}
+    assert len({fault.says for fault in FAULTS}) == len(FAULTS)
+    for fault in FAULTS:
+        assert fault.breaks, fault.id
+        unknown = [claim for claim in fault.breaks if claim not in candidates(fault.about)]
+        assert not unknown, (fault.id, unknown)
+
+
+def test_every_claim_has_a_fault_or_a_reason_why_none_exists():
+    broken = {claim for fault in FAULTS for claim in fault.breaks}
+    vacuous = [claim for claim in specs() if claim not in broken and not ledger()[claim].no_fault]
+    assert vacuous == []
+    needless = [claim for claim in specs() if claim in broken and ledger()[claim].no_fault]
+    assert needless == []
+
+
+def test_the_sound_student_holds_everything():
+    assert {v.state for v in judge_all(find("student")).values()} == {"holds", "untestable"}
+
+
+def _functions(fault):
+    """The specs that could notice the fault, without the slow ones that it does not name."""
+    able = touching(fault) if fault.about == "implementation" else set(candidates("paper").values())
+    if able is None:
+        able = set(candidates("implementation").values())
+    unnamed = {candidates(fault.about).get(claim) for claim in SLOW - set(fault.breaks)}
+    return able - unnamed
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_fault_breaks_exactly_what_it_names(fault):
+    assert broken_claims(fault, _functions(fault)) == set(fault.breaks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_fault_breaks_exactly_what_it_names_among_all_claims(fault):
+    """Without the shortcut of running only the specs that execute a changed line."""
+    assert broken_claims(fault) == set(fault.breaks)
+
+
+def test_a_fault_is_a_subject():
+    assert fault_subject("scale-missing").name == "fault:scale-missing"
+    assert find("fault:scale-missing").library is not find("student").library
+    with pytest.raises(ValueError, match="no-such"):
+        find("fault:no-such")
+    with pytest.raises(ValueError):
+        fault_subject("paper-hours")  # a fault of the paper is no implementation
+
+
+def test_a_fault_must_change_exactly_one_place():
+    import dataclasses
+
+    with pytest.raises(ValueError, match="0 places"):
+        argument(dataclasses.replace(faults()["scale-missing"], old="no such text"))
