@@ -24,6 +24,17 @@ def states(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
 
+def sharp_model(subject, source):
+    """A small model that soon ends its outputs, which a random one hardly ever does."""
+    model = small_model(subject)
+    with torch.no_grad():
+        features = subject.decode(model, subject.encode(model, source), source, words(subject, 1, 8))[0].mean(dim=0)
+        matrix = subject.embeddings(model)[2]
+        # The end symbol's row towards the decoder's outputs.
+        matrix[subject.end] = 1.3 * (matrix @ features).max() * features / features.square().sum()
+    return model
+
+
 def shake(model):
     """Give every parameter of one dimension (biases, gains) a random value, so that none is invisibly 0 or 1."""
     with torch.no_grad():

@@ -3,7 +3,7 @@
 import torch
 
 from specs import expect, rows
-from specs.helpers import TOLERANCE, all_layers, shake, small_model, states, words
+from specs.helpers import TOLERANCE, all_layers, shake, sharp_model, small_model, states, words
 from specs.judge import spec
 from specs.spy import calls
 from specs.subject import NotOffered
@@ -68,10 +68,10 @@ def test_step_by_step_equals_parallel(subject):
 
 @spec("3-encoder-runs-once")
 def test_encoder_runs_once(subject):
-    model = small_model(subject)
-    first = subject.layers(model, "encoder")[0]
-    with calls({"encoder": first}) as seen:
-        subject.translate(model, words(subject, 1, 2), beam=1, alpha=0.6)
+    source = words(subject, 1, 4)
+    model = sharp_model(subject, source)
+    with calls({"encoder": subject.layers(model, "encoder")[0]}) as seen:
+        subject.translate(model, source, beam=2, alpha=0.6)
     expect.equal(len(seen), 1, "runs of the first encoder layer during one translation")
 
 

@@ -162,6 +162,8 @@ def test_any_head_width(subject):
     x = states(1, 4, 16)
     layer = subject.layers(model, "encoder")[0]
     weights = {name: w if w is None else w.detach() for name, w in subject.projections(layer, "self").items()}
+    for name, shape in (("W_Q", (16, 6)), ("W_K", (16, 6)), ("W_V", (16, 21)), ("W_O", (21, 16))):
+        expect.tensor(weights[name], shape, f"{name} with h = 3, d_k = 2, d_v = 7")
     expected = reference.multi_head(x[0], x[0], weights, 3)
     expect.close(subject.sublayer(layer, "self", x), expected[None], TOLERANCE, "attention with h = 3, d_k = 2, d_v = 7")
 

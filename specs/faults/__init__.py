@@ -175,6 +175,28 @@ def lines_of_specs():
     return found
 
 
+class _Recording(Paper):
+    """A paper that notes which of its parts is read."""
+
+    def __init__(self):
+        self.parts, self.whole = set(), Paper()
+
+    def __getattr__(self, name):
+        self.parts.add(name)
+        return getattr(self.whole, name)
+
+
+@functools.cache
+def parts_of_specs():
+    """For each spec of the paper, whether it reads the `reported` numbers or the `layers`."""
+    found = {}
+    for function in dict.fromkeys(candidates("paper").values()):
+        paper = _Recording()
+        run(function, paper)
+        found[function] = frozenset(paper.parts)
+    return found
+
+
 def _statement_lines(text, first, last):
     """All lines of the innermost statements that hold the lines first..last (decorated blocks: their headers)."""
     lines = set(range(first, last + 1))
@@ -185,9 +207,10 @@ def _statement_lines(text, first, last):
 
 
 def touching(fault):
-    """The specs that could notice an implementation's fault; None: all."""
-    if fault.about != "implementation":
-        return None
+    """The specs that could notice a fault; None: all."""
+    if fault.about == "paper":
+        part = "reported" if fault.reported else "layers"
+        return {function for function, parts in parts_of_specs().items() if part in parts}
     text = pathlib.Path(student_transformer.__file__).read_text(encoding="utf-8")
     before = text[: text.index(fault.old)]
     first = before.count("\n") + 1

@@ -122,8 +122,10 @@ class JoeyNMT(Subject):
         return attend_with(block, lambda made, q, k, v: made(k, v, q, mask=mask)[0], query, key, value)
 
     def positions(self, length, d_model):
-        table = PositionalEncoding(d_model)(torch.zeros(1, length, d_model))
-        return table[0]
+        table = PositionalEncoding(d_model)
+        if length > table.pe.size(1):
+            raise Unsupported(f"the table ends after {table.pe.size(1)} positions")
+        return table(torch.zeros(1, length, d_model))[0]
 
     def learning_rates(self, d_model, updates):
         """As its trainer drives it: optimizer first, then `scheduler.step(steps)`, then `steps` is counted up."""
