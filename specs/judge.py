@@ -78,6 +78,10 @@ def ledger():
             if claim.id in claims:
                 raise ValueError(f"{path.name}: claim {claim.id} is defined twice")
             claims[claim.id] = claim
+    for claim in list(claims.values()):
+        if claim.covered_by:
+            about = {claims[other].about for other in claim.covered_by}
+            claims[claim.id] = dataclasses.replace(claim, about=max(about, key="implementation".__eq__))
     return claims
 
 

@@ -225,13 +225,14 @@ class FairseqSubject(Subject):
 
     def translate(self, model, source, beam, alpha):
         entries = self.embeddings(model)[2].size(0)
-        (found,) = self.search(model, entries, source, beam=beam, lenpen=alpha, max_len_a=1, max_len_b=50)
+        settings = dict(beam=beam, nbest=beam, lenpen=alpha, max_len_a=1, max_len_b=50)
+        (found,) = self.search(model, entries, source, **settings)
         return [(tokens[:-1], score) for tokens, score in found]
 
     def score(self, log_probability, length, alpha):
         model = ScriptedModel(dictionary(32), end_at=length, log_probability=log_probability).eval()
         source = torch.tensor([[5, self.end]])
-        settings = dict(beam=2, lenpen=alpha, max_len_a=1, max_len_b=length + 5, min_len=0)
+        settings = dict(beam=2, nbest=2, lenpen=alpha, max_len_a=1, max_len_b=length + 5, min_len=0)
         (found,) = self.search(model, 32, source, **settings)
         return next(score for tokens, score in found if len(tokens) == length)
 

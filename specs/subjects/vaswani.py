@@ -16,7 +16,7 @@ from vaswani_plugin.transformer import VaswaniModel
 
 class Vaswani(FairseqSubject):
     name = "vaswani"
-    task = "translation"
+    task = "vaswani_translation"
     arch = {
         **{name: f"vaswani2017_{name.replace('-', '_')}" for name in ROWS},
         "base": "vaswani2017", "big-en-fr": "vaswani2017_big_en_fr", "parsing": "vaswani2017_parsing",
