@@ -46,7 +46,7 @@ class DropoutMasks(TorchDispatchMode):
         kwargs = kwargs or {}
         name = function.overloadpacket.__name__
         if name in ("bernoulli_", "bernoulli"):
-            keep = args[1] if len(args) > 1 else kwargs.get("p")
+            keep = args[1] if len(args) > 1 else kwargs.get("p", 0.5)  # torch leaves out what is the default
             if isinstance(keep, float):
                 self.masks.append((tuple(args[0].shape), round(1 - keep, 6)))
                 if self.drop_all:
