@@ -43,6 +43,9 @@ class Session:
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "claims(*ids): the claims of the ledger that a spec checks")
+    for noise in (r"ignore::UserWarning:hydra.*", r"ignore:\s*'config' is validated:UserWarning", r"ignore:\s*The strict flag:UserWarning",
+                  r"ignore::FutureWarning:fairseq.*", r"ignore::DeprecationWarning:torch.*"):  # fmt: skip
+        config.addinivalue_line("filterwarnings", noise)
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     config._specs = Session(config)
 
