@@ -93,3 +93,10 @@ def multiply_accumulates(function):
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         function()
     return counter.get_total_flops() // 2
+
+
+def operations_started(function):
+    """How many operations `function` starts; fused attention is taken apart, since torch chooses it by size."""
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), Operations() as seen:
+        function()
+    return seen.count

@@ -7,7 +7,7 @@ import torch
 from specs import expect
 from specs.helpers import small_model, states, words
 from specs.judge import spec
-from specs.spy import Operations, depends, multiply_accumulates
+from specs.spy import depends, multiply_accumulates, operations_started
 from specs.table_1 import layers_to_connect, operations, steps
 
 
@@ -36,9 +36,8 @@ def test_attention_steps(subject):
     layer = subject.layers(model, "encoder")[0]
 
     def count(n):
-        with torch.no_grad(), Operations() as seen:
-            subject.sublayer(layer, "self", states(1, n, 16))
-        return seen.count
+        x = states(1, n, 16)
+        return operations_started(lambda: subject.sublayer(layer, "self", x))
 
     expect.equal(count(64), count(8), "operations that self-attention starts for 64 positions (as for 8)")
 
@@ -59,9 +58,7 @@ def test_training_steps(subject):
         source, target_in = words(subject, 1, 4), words(subject, 1, t)
         with torch.no_grad():
             subject.logits(model, source, target_in)  # what is kept for later, such as masks, is made here
-            with Operations() as seen:
-                subject.logits(model, source, target_in)
-        return seen.count
+        return operations_started(lambda: subject.logits(model, source, target_in))
 
     expect.equal(count(40), count(5), "operations started to predict 40 target words in training (as for 5)")
 
@@ -72,9 +69,7 @@ def test_generation_steps(subject):
 
     def count(t):
         source, target_in = words(subject, 1, 4), words(subject, 1, t)
-        with torch.no_grad(), Operations() as seen:
-            subject.step_logits(model, source, target_in)
-        return seen.count
+        return operations_started(lambda: subject.step_logits(model, source, target_in))
 
     few, many = count(5), count(10)
     expect.true(many > 1.5 * few, "operations started to generate to grow with the words", f"{many} for 10, {few} for 5")
