@@ -30,6 +30,12 @@ def test_attention_operations(subject):
         expect.equal(beside_projections(n, d), 2 * n * n * d, f"multiply-accumulates of self-attention beside the four projections, n = {n}, d = {d}")
 
 
+def _constant(few, many, more_positions, what):
+    """Torch may copy here and there by size; a step for each position would add at least one operation for each."""
+    grown = abs(many - few)
+    expect.true(grown < more_positions / 2, f"{what} to start no operations for {more_positions} positions more", f"{few} and {many}")
+
+
 @spec("table1-attention-steps")
 def test_attention_steps(subject):
     model = small_model(subject)
@@ -39,7 +45,7 @@ def test_attention_steps(subject):
         x = states(1, n, 16)
         return operations_started(lambda: subject.sublayer(layer, "self", x))
 
-    expect.equal(count(64), count(8), "operations that self-attention starts for 64 positions (as for 8)")
+    _constant(count(8), count(64), 56, "self-attention")
 
 
 @spec("table1-attention-path")
@@ -60,7 +66,7 @@ def test_training_steps(subject):
             subject.logits(model, source, target_in)  # what is kept for later, such as masks, is made here
         return operations_started(lambda: subject.logits(model, source, target_in))
 
-    expect.equal(count(40), count(5), "operations started to predict 40 target words in training (as for 5)")
+    _constant(count(5), count(40), 35, "a training pass over the target")
 
 
 @spec("table1-generation-steps")
