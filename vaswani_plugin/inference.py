@@ -12,6 +12,9 @@ ALPHA = 0.6
 BEAM = 4
 EXTRA_LENGTH = 50
 
+# The same under the names of fairseq's options.
+PAPER_SEARCH = {"beam": BEAM, "lenpen": ALPHA, "max_len_a": 1.0, "max_len_b": EXTRA_LENGTH}
+
 
 def length_penalty(length, alpha=ALPHA):
     """``((5 + length) / 6)^alpha``; a hypothesis scores its log-probability divided by this.
@@ -19,6 +22,11 @@ def length_penalty(length, alpha=ALPHA):
     ``length`` counts the end token, as in the authors' code.
     """
     return ((5 + length) / 6) ** alpha
+
+
+def length_limit(source_length, a=1.0, b=EXTRA_LENGTH):
+    """The most tokens of an output, ``a * source_length + b``; neither counts the end token."""
+    return int(a * source_length + b)
 
 
 def average_states(states):
