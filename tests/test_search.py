@@ -8,6 +8,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 
+from vaswani_plugin import beam_search
 from vaswani_plugin.beam_search import BeamSearch
 from vaswani_plugin.config import VaswaniConfig
 from vaswani_plugin.errors import UserError
@@ -278,8 +279,10 @@ def random_sources(words, count, seed):
 
 
 @pytest.mark.parametrize("entries", [17, 131, 1003])
-def test_float64_search_equals_a_literal_search(entries):
+@pytest.mark.parametrize("few", [0, 1 << 17], ids=["columns", "all at once"])
+def test_search_equals_a_literal_search(entries, few, monkeypatch):
     """The lean search against one written as the docstring says it: full sort, full recomputation, no cache."""
+    monkeypatch.setattr(beam_search, "FEW_ENTRIES", few)
     words = dictionary(entries)
     model = tiny_model(words).double()
     sources = random_sources(words, 5, 1)

@@ -13,17 +13,16 @@ still have. Done sentences leave the batch.
 import math
 
 import torch
-from torch.nn import functional as F
+import torch.nn.functional as F
 
 from .errors import UserError
 from .inference import EXTRA_LENGTH, length_limit
-from .transformer import VaswaniModel
 
 # Candidates are found in columns of the logits, this many entries in each: first the columns with the largest
 # maxima, then the largest entries in them, which is exact and reads the logits only once.
 COLUMN = 16
-# Up to so many rows, the output projection is faster with the matrix in front.
-FEW_ROWS = 8
+# Below so many log-probabilities it does not pay.
+FEW_ENTRIES = 1 << 17
 NEVER = -math.inf
 
 
@@ -104,9 +103,9 @@ class BeamSearch:
         sentences = _Sentences(self, self.limits(src_tokens), src_tokens.device,
                                self.eos if bos_token is None else bos_token)
         for step in range(max(sentences.limits) + 1):
-            log_probs, normaliser = steps.next(sentences.tokens[:, : step + 1], len(sentences.alive))
+            log_probs = steps.next(sentences.tokens[:, : step + 1]).unflatten(0, sentences.scores.shape)
             self._forbid(step, log_probs, self._forced(step, sentences, prefix_tokens))
-            candidates = self._candidates(log_probs, normaliser, sentences.scores)
+            candidates = self._candidates(log_probs, sentences.scores)
             order, some_left = sentences.advance(step, *candidates)
             if not sentences.alive:
                 break
@@ -136,42 +135,38 @@ class BeamSearch:
             log_probs[row] = NEVER
             log_probs[row, :, token] = kept[row]
 
-    def _candidates(self, log_probs, normaliser, scores):
+    def _candidates(self, log_probs, scores):
         """The ``2 * beam`` best continuations of each sentence, best first.
 
         Args:
-            log_probs: ``[sentences, rows, entries]``, without the normaliser
-            normaliser: ``[sentences, rows]``, to be subtracted
+            log_probs: ``[sentences, rows, entries]``, of the next token
             scores: ``[sentences, rows]``, log-probabilities of the hypotheses so far
 
         Returns:
             ``[sentences, 2 * beam]`` each: log-probabilities, rows within the sentence, tokens
         """
         wanted = 2 * self.beam
-        base = (scores - normaliser).unsqueeze(2)
+        scores = scores.unsqueeze(2)
         sentences, rows, entries = log_probs.shape
         columns = entries // COLUMN
-        even = columns * COLUMN
-        if rows * columns <= wanted:
-            values, index = _top((log_probs + base).flatten(1), wanted)
+        if log_probs.numel() <= FEW_ENTRIES or rows * columns < wanted:
+            values, index = _top((log_probs + scores).flatten(1), wanted)
             return values, index // entries, index % entries
         # Column j holds the entries j, j + columns, j + 2 columns, ...; what is left over is looked at in full.
+        even = columns * COLUMN
         table = log_probs[..., :even].unflatten(2, (COLUMN, columns))
-        column_best = (table.amax(dim=2) + base).flatten(1)
-        chosen = column_best.topk(wanted, dim=1, sorted=False).indices
+        chosen = (table.amax(dim=2) + scores).flatten(1).topk(wanted, dim=1, sorted=False).indices
         row, column = chosen // columns, chosen % columns
         sentence = torch.arange(sentences, device=chosen.device).unsqueeze(1)
-        found = table[sentence, row, :, column] + base[sentence, row]
-        rest = (log_probs[..., even:] + base).flatten(1)
-        values, index = torch.cat([found.flatten(1), rest], dim=1).topk(wanted, dim=1)
-        in_columns = index < wanted * COLUMN
-        which = torch.where(in_columns, index // COLUMN, 0)
-        depth = index % COLUMN
-        parents, tokens = row.gather(1, which), depth * columns + column.gather(1, which)
+        found = table[sentence, row, :, column] + scores[sentence, row]
+        rest = log_probs[..., even:] + scores
+        values, index = torch.cat([found.flatten(1), rest.flatten(1)], dim=1).topk(wanted, dim=1)
+        which = (index // COLUMN).clamp(max=wanted - 1)
+        parents, tokens = row.gather(1, which), index % COLUMN * columns + column.gather(1, which)
         if entries > even:
-            index = index - wanted * COLUMN
-            parents = torch.where(in_columns, parents, index // (entries - even))
-            tokens = torch.where(in_columns, tokens, even + index % (entries - even))
+            index, width = index - wanted * COLUMN, entries - even
+            parents = torch.where(index < 0, parents, index // width)
+            tokens = torch.where(index < 0, tokens, even + index % width)
         return values, parents, tokens
 
 
@@ -194,35 +189,22 @@ class _Steps:
                 model.set_beam_size(1)  # fairseq's own generator may have told the model to expect other rows
         self.encoded = [model.encoder.forward_torchscript(net_input) for model in models]
 
-    def next(self, tokens, sentences):
-        """Of the next token: logits ``[sentences, rows, entries]`` and their log-sum-exp ``[sentences, rows]``.
+    def next(self, tokens):
+        """Log-probabilities ``[rows, entries]`` of the next token, after ``tokens [rows, time]`` of all rows."""
+        outputs = [self._log_probs(index, tokens) for index in range(len(self.models))]
+        if len(outputs) == 1:
+            return outputs[0]
+        return torch.stack(outputs).logsumexp(dim=0) - math.log(len(outputs))
 
-        ``tokens``: ``[sentences * rows, time]``, all hypotheses so far.
-        """
-        outputs = [self._logits(index, tokens) for index in range(len(self.models))]
-        logits, normaliser = outputs[0]
-        if len(outputs) > 1:
-            log_probs = torch.stack([logits - normaliser for logits, normaliser in outputs])
-            logits, normaliser = log_probs.logsumexp(dim=0), torch.full_like(normaliser, math.log(len(outputs)))
-        return logits.unflatten(0, (sentences, -1)), normaliser.view(sentences, -1)
-
-    def _logits(self, index, tokens):
+    def _log_probs(self, index, tokens):
         model = self.models[index]
-        decode = {"encoder_out": self.encoded[index], "incremental_state": self.states[index]}
-        if not isinstance(model, VaswaniModel):
-            logits, extra = model.decoder(tokens, **decode)[:2]
-            output = (logits[:, -1:] / self.temperature, extra)
-            log_probs = model.get_normalized_probs(output, log_probs=True, sample=None)[:, 0].float()
-            return log_probs, log_probs.new_zeros(log_probs.size(0), 1)
-        features = model.decoder(tokens, features_only=True, **decode)[0][:, 0]
-        matrix = model.decoder.output_projection.weight
-        if features.size(0) <= FEW_ROWS:
-            logits = (matrix @ features.t()).t().contiguous().float()
-        else:
-            logits = F.linear(features, matrix).float()
+        logits, extra = model.decoder(
+            tokens, encoder_out=self.encoded[index], incremental_state=self.states[index]
+        )[:2]
+        logits = logits[:, -1:]
         if self.temperature != 1:
             logits = logits / self.temperature
-        return logits, logits.logsumexp(dim=1, keepdim=True)
+        return model.get_normalized_probs((logits, extra), log_probs=True, sample=None)[:, 0]
 
     def reorder(self, order, other_sentences):
         """Row ``i`` continues what row ``order[i]`` was; ``other_sentences``: not the same rows per sentence."""
