@@ -2,19 +2,16 @@
 
 import argparse
 import logging
-import pickle
 import re
 import sys
 from pathlib import Path
 
 import torch
-from common import atomic_path, run_as_script
+from common import atomic_path, load_checkpoint, run_as_script
 
 logging.basicConfig(level=logging.WARNING)  # before fairseq, which remarks on every optional package that is missing
 
-import vaswani_plugin  # noqa: E402,F401  (teaches torch which objects of fairseq a checkpoint may hold)
 from vaswani_plugin.inference import average_states  # noqa: E402
-
 
 # Section 6.1: the last 5 checkpoints for the base models, the last 20 for the big ones.
 PRESETS = {"base": 5, "big": 20}
@@ -47,20 +44,6 @@ def last_checkpoints(directory, count, allow_fewer=False):
     return [numbered[number] for number in sorted(numbered)[-count:]]
 
 
-def load(path):
-    """A checkpoint as fairseq saved it, on the CPU, without running anything it may hold. Raises ValueError."""
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        reason = (str(error).splitlines() or ["it is empty"])[0]
-        raise ValueError(f"{path} is no checkpoint that can be loaded safely: {reason}") from None
-    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
-        raise ValueError(f"{path} is no checkpoint of fairseq: it holds no model.")
-    return checkpoint
-
-
 def updates(checkpoint):
     """The number of updates after which a checkpoint was written, or None."""
     history = checkpoint.get("optimizer_history") or [{}]
@@ -88,7 +71,7 @@ def average(paths):
 
     def states():
         for path in paths:
-            checkpoint = load(path)
+            checkpoint = load_checkpoint(path)
             of_this = identity(checkpoint)
             if not of_first:
                 of_first.update(of_this)
