@@ -74,7 +74,14 @@ class TextPipeline:
         """The subwords of a line of raw source text; none for a line without visible characters."""
         if self._normalize:
             line = self._normalize(line)
-        words = self._tokenizer.tokenize(line, escape=self.settings.escape)
+        return self._cut(self._tokenizer, line)
+
+    def target_subwords(self, line):
+        """The subwords of a line of raw target text, which is not normalised."""
+        return self._cut(MosesTokenizer(self.settings.target), line)
+
+    def _cut(self, tokenizer, line):
+        words = tokenizer.tokenize(line, escape=self.settings.escape)
         pieces = (word[i : i + LONGEST_WORD] for word in words for i in range(0, len(word), LONGEST_WORD))
         return self._bpe.segment_tokens(pieces)
 

@@ -56,7 +56,7 @@ class Translator:
         pieces = []  # (number of the sentence, number of the piece, token numbers)
         for number, subwords in enumerate(sentences):
             for first in range(0, len(subwords), self.piece):
-                pieces.append((number, first, self._numbers(subwords[first : first + self.piece])))
+                pieces.append((number, first, self.numbers(subwords[first : first + self.piece])))
         found = {}
         for batch in self._batches(sorted(pieces, key=lambda piece: piece[2].numel())):
             hypotheses = self.task.inference_step(self.generator, self.models, self._sample(batch))
@@ -68,7 +68,8 @@ class Translator:
             texts[number].append(found[number, first])
         return [" ".join(parts) for parts in texts]
 
-    def _numbers(self, subwords):
+    def numbers(self, subwords):
+        """Token numbers of a source sentence, end token included; names of special entries are unknown words."""
         words = self.task.source_dictionary
         special = {words.bos(), words.pad(), words.eos()}
         numbers = [words.index(subword) for subword in subwords]
