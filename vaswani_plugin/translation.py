@@ -60,8 +60,8 @@ class VaswaniTranslationTask(TranslationTask):
         extra = {name: value for name, value in (extra_gen_cls_kwargs or {}).items() if value is not None}
         penalty = self._penalty(options)
         if getattr(options, "score_reference", False):
-            scorer = super().build_generator(models, options)
-            return ReferenceScorer(scorer, penalty)
+            alignment = getattr(options, "print_alignment", None)
+            return ReferenceScorer(self.target_dictionary, penalty, compute_alignment=bool(alignment))
         if seq_gen_cls is None and prefix_allowed_tokens_fn is None and is_plain_beam_search(options, extra):
             search = BeamSearch(
                 models,
@@ -133,16 +133,17 @@ class PenalisedGeneratorWithAlignment(_Penalised, SequenceGeneratorWithAlignment
     pass
 
 
-class ReferenceScorer:
+class ReferenceScorer(SequenceScorer):
     """fairseq's ``--score-reference`` with this task's scores, so that references compare with outputs."""
 
-    def __init__(self, scorer, penalty):
-        self.scorer, self.penalty = scorer, penalty
+    def __init__(self, dictionary, penalty, compute_alignment=False):
+        super().__init__(dictionary, compute_alignment=compute_alignment)
+        self.penalty = penalty
 
     def generate(self, models, sample, **kwargs):
         """The references as hypotheses, in the form of ``BeamSearch.generate``."""
-        hypotheses = self.scorer.generate(models, sample, **kwargs)
-        for hypothesis in (h for of_sentence in hypotheses for h in of_sentence):
+        hypotheses = super().generate(models, sample, **kwargs)
+        for hypothesis in (hypothesis for of_sentence in hypotheses for hypothesis in of_sentence):
             log_probs = hypothesis["positional_scores"]
             hypothesis["score"] = log_probs.sum() / self.penalty(log_probs.numel())
         return hypotheses
