@@ -134,14 +134,16 @@ def test_a_language_model_is_left_to_fairseq(words, model):
 
 def test_blocked_ngrams_do_not_repeat(words, model):
     sample = sample_of(random_sources(words, 4, 5), words)
-    repeated = 0
-    for size in (0, 2):
-        for hypotheses in generator(words, model, no_repeat_ngram_size=size).generate([model], sample):
-            tokens = hypotheses[0]["tokens"].tolist()
-            pairs = list(zip(tokens, tokens[1:]))
-            repeated += len(pairs) - len(set(pairs))
-        assert (repeated > 0) == (size == 0)
-        repeated = 0
+
+    def repeated(size, **given):
+        found = generator(words, model, max_len_b=9, **given).generate([model], sample)
+        outputs = [hypotheses[0]["tokens"].tolist() for hypotheses in found]
+        grams = [list(zip(*(tokens[n:] for n in range(size)))) for tokens in outputs]
+        return sum(len(of_one) - len(set(of_one)) for of_one in grams)
+
+    for size in (1, 2, 3):
+        assert repeated(size) > 0
+        assert repeated(size, no_repeat_ngram_size=size) == 0
 
 
 def test_alignments_are_those_of_the_last_attention(words, model):

@@ -86,6 +86,8 @@ class VaswaniTranslationTask(TranslationTask):
                 extra["print_alignment"] = options.print_alignment
         generator = super().build_generator(models, options, seq_gen_cls, extra, prefix_allowed_tokens_fn)
         generator.max_len_b -= generator.max_len_a  # fairseq counts the end token of the source
+        if generator.repeat_ngram_blocker is not None:
+            generator.repeat_ngram_blocker = RepeatBlock(options.no_repeat_ngram_size)
         return generator
 
     def _penalty(self, options):
@@ -131,6 +133,27 @@ class PenalisedGenerator(_Penalised, SequenceGenerator):
 
 class PenalisedGeneratorWithAlignment(_Penalised, SequenceGeneratorWithAlignment):
     pass
+
+
+class RepeatBlock(torch.nn.Module):
+    """``--no-repeat-ngram-size``: forbids tokens that would complete an n-gram of ``size`` for the second time.
+
+    fairseq's own (on CPUs) compares the end of its buffer, which is padding, and so forbids nothing.
+    """
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+
+    def forward(self, tokens, lprobs, bsz, beam_size, step):
+        """``lprobs [rows, entries]`` with ``-inf`` where a token would repeat; ``tokens [rows, time]``, all read."""
+        for row, read in enumerate(tokens[:, 1 : step + 1].tolist()):
+            begun = read[len(read) - self.size + 1 :] if self.size > 1 else []
+            for first in range(len(read) - self.size + 1):
+                *before, last = read[first : first + self.size]
+                if before == begun:
+                    lprobs[row, last] = -math.inf
+        return lprobs
 
 
 class ReferenceScorer(SequenceScorer):
