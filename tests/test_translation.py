@@ -251,8 +251,8 @@ def train(data, save_dir, *flags):
 @pytest.fixture(scope="module")
 def trained(data_bin, tmp_path_factory):
     save_dir = tmp_path_factory.mktemp("task")
-    train(data_bin, save_dir, "--max-update", "300", "--warmup-updates", "100", "--max-tokens", "600", "--dropout", "0",
-          "--no-epoch-checkpoints", "--save-interval-updates", "100", "--keep-interval-updates", "3")
+    train(data_bin, save_dir, "--max-update", "200", "--warmup-updates", "80", "--max-tokens", "600", "--dropout", "0",
+          "--no-epoch-checkpoints", "--save-interval", "1000", "--disable-validation", "--lr-factor", "1")
     return save_dir / "checkpoint_last.pt"
 
 
