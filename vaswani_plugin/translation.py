@@ -41,7 +41,8 @@ class VaswaniTranslationTask(TranslationTask):
     @classmethod
     def add_args(cls, parser):
         super().add_args(parser)
-        parser.set_defaults(**PAPER_SEARCH)
+        # With fairseq's batches of a multiple of 8 sentences, fairseq-generate leaves out up to 7 sentences.
+        parser.set_defaults(required_batch_size_multiple=1, **PAPER_SEARCH)
 
     def can_reuse_epoch_itr(self, dataset):
         """No: an iterator kept from an earlier epoch holds that epoch's batches, a resumed run has none to keep."""
