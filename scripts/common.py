@@ -1,6 +1,7 @@
 """What the scripts share: files that appear complete or not at all, and errors of one sentence."""
 
 import os
+import pickle
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -36,6 +37,24 @@ def read_lines(path):
     if lines[-1] == "":
         lines.pop()
     return lines
+
+
+def load_checkpoint(path):
+    """A checkpoint as fairseq saved it, on the CPU, without running anything it may hold. Raises ValueError."""
+    import torch
+
+    import vaswani_plugin  # noqa: F401  (teaches torch which objects of fairseq a checkpoint may hold)
+
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        reason = (str(error).splitlines() or ["it is empty"])[0]
+        raise ValueError(f"{path} is no checkpoint that can be loaded safely: {reason}") from None
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
+        raise ValueError(f"{path} is no checkpoint of fairseq: it holds no model.")
+    return checkpoint
 
 
 def run_as_script(main):

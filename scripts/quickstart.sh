@@ -187,10 +187,10 @@ step_train() {
 }
 
 step_average() {
-    local checkpoints=$out/checkpoints
+    local checkpoints=("$out/checkpoints" --preset base --allow-fewer)
     # a training too short for a checkpoint by number of updates has one at its end
-    ls "$checkpoints"/checkpoint_[0-9]*_[0-9]*.pt >/dev/null 2>&1 || checkpoints=$out/checkpoints/checkpoint_last.pt
-    run python scripts/average_checkpoints.py "$checkpoints" --last 5 --out "$out/averaged.pt"
+    ls "$out"/checkpoints/checkpoint_[0-9]*_[0-9]*.pt >/dev/null 2>&1 || checkpoints=("$out/checkpoints/checkpoint_last.pt")
+    run python scripts/average_checkpoints.py "${checkpoints[@]}" --out "$out/averaged.pt"
 }
 
 step_translate() {

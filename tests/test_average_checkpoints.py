@@ -71,3 +71,53 @@ def test_a_folder_without_checkpoints(tmp_path, monkeypatch):
 def test_at_least_one(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="at least 1, not 0"):
         average(monkeypatch, tmp_path, "--last", 0, "--out", tmp_path / "out.pt")
+
+
+def test_the_papers_numbers_and_too_few(tmp_path, monkeypatch, capsys):
+    for update in range(1, 8):
+        checkpoint(tmp_path, f"checkpoint_1_{update}.pt", float(update))
+    out = tmp_path / "out.pt"
+    average(monkeypatch, tmp_path, "--preset", "base", "--out", out)
+    assert torch.load(out, weights_only=True)["model"]["w"].tolist() == [5.0, 10.0]  # of 3, 4, 5, 6, 7
+    shown = capsys.readouterr()
+    assert shown.err.count("averaging") == 5 and "checkpoint_1_3.pt" in shown.err
+    assert "average of 5 checkpoints" in shown.out
+    with pytest.raises(ValueError, match="7 checkpoints and 20"):
+        average(monkeypatch, tmp_path, "--preset", "big", "--out", tmp_path / "big.pt")
+    assert not (tmp_path / "big.pt").exists()
+    average(monkeypatch, tmp_path, "--preset", "big", "--allow-fewer", "--out", out)
+    assert torch.load(out, weights_only=True)["model"]["w"].tolist() == [4.0, 8.0]
+
+
+def test_checkpoints_by_epoch_where_there_are_no_others(tmp_path, monkeypatch):
+    for epoch in (9, 10, 11):
+        checkpoint(tmp_path, f"checkpoint{epoch}.pt", float(epoch))
+    average(monkeypatch, tmp_path, "--last", 2, "--out", tmp_path / "out.pt")
+    assert torch.load(tmp_path / "out.pt", weights_only=True)["model"]["w"].tolist() == [10.5, 21.0]
+
+
+@pytest.mark.parametrize(
+    "one, other, named",
+    [
+        ({"cfg": {"model": {"encoder_attention_heads": 4}}}, {"cfg": {"model": {"encoder_attention_heads": 8}}}, "heads"),
+        ({"cfg": {"common": {"seed": 1}}}, {"cfg": {"common": {"seed": 2}}}, "seed"),
+        ({"cfg": {"model": {"_name": "vaswani2017"}}}, {"cfg": {"model": {"_name": "other"}}}, "arch"),
+    ],
+)
+def test_models_of_equal_shapes_and_different_trainings_are_refused(tmp_path, monkeypatch, one, other, named):
+    paths = [checkpoint(tmp_path, "a.pt", 1.0, **one), checkpoint(tmp_path, "b.pt", 2.0, **other)]
+    with pytest.raises(ValueError, match=f"one training.*{named}"):
+        average(monkeypatch, *paths, "--out", tmp_path / "out.pt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt", "b.pt"]
+
+
+def test_one_matrix_under_three_names_stays_one(tmp_path, monkeypatch):
+    for number in (1, 2):
+        matrix = torch.full((2, 2), float(number))
+        state = {"model": {"source": matrix, "target": matrix, "output": matrix, "other": matrix.clone()}}
+        torch.save(state, tmp_path / f"checkpoint_1_{number}.pt")
+    average(monkeypatch, tmp_path, "--last", 2, "--out", tmp_path / "out.pt")
+    model = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
+    assert model["source"].data_ptr() == model["target"].data_ptr() == model["output"].data_ptr()
+    assert model["other"].data_ptr() != model["source"].data_ptr()
+    assert all(tensor.tolist() == [[1.5, 1.5], [1.5, 1.5]] for tensor in model.values())

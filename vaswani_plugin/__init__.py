@@ -19,6 +19,6 @@ if _problem is None:
     toolkit.show_user_errors_as_sentences()
     __path__.extend(toolkit.name_every_path(__path__))
 
-    from . import architectures, label_smoothing, learning_rate, transformer  # noqa: F401
+    from . import architectures, label_smoothing, learning_rate, transformer, translation  # noqa: F401
 elif sys.argv[0] != "-m":  # `python -m vaswani_plugin` reports the problem itself, in one line
     raise ImportError(_problem)

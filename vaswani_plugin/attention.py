@@ -13,6 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .linear import Linear
+
+
+# So few queries, as in a step of generation, have no large matrix of scores that the fused kernel would save.
+FEW_QUERIES = 8
+
 
 def scaled_dot_product_attention(query, key, value, allowed=None, dropout=0.0, causal=False):
     """Eq. 1, by torch's fused kernel: no scores are kept in memory.
@@ -75,8 +81,8 @@ class MultiHeadAttention(nn.Module):
         self.sizes = [heads * d_k, heads * d_k, heads * d_v]
         self.dropout = dropout
         self.seen_weights = None  # a list: the weights of each call are added to it
-        self.projection = nn.Linear(d_model, sum(self.sizes), bias=bias)
-        self.output = nn.Linear(heads * d_v, d_model, bias=bias)
+        self.projection = Linear(d_model, sum(self.sizes), bias=bias)
+        self.output = Linear(heads * d_v, d_model, bias=bias)
         self.reset_parameters()
 
     def reset_parameters(self):
@@ -111,13 +117,11 @@ class MultiHeadAttention(nn.Module):
 
     def project_query(self, x):
         """Queries alone, ``[batch, heads, queries, d_k]``."""
-        rows = slice(0, self.sizes[0])
-        return self.split_heads(self._linear(x, rows))
+        return self.split_heads(self.projection(x, last=self.sizes[0]))
 
     def project_memory(self, memory):
         """Keys and values alone, ``[batch, heads, keys, d_k]`` and ``[batch, heads, keys, d_v]``."""
-        rows = slice(self.sizes[0], None)
-        key, value = self._linear(memory, rows).split(self.sizes[1:], dim=-1)
+        key, value = self.projection(memory, first=self.sizes[0]).split(self.sizes[1:], dim=-1)
         return self.split_heads(key), self.split_heads(value)
 
     def attend(self, query, key, value, allowed=None, causal=False):
@@ -125,14 +129,13 @@ class MultiHeadAttention(nn.Module):
         if self.seen_weights is not None:
             mask = causal_mask(query.size(2), query.device) if causal else allowed
             self.seen_weights.append(attention_weights(query, key, mask))
-        dropout = self.dropout if self.training else 0.0
-        heads = scaled_dot_product_attention(query, key, value, allowed, dropout, causal)
+        if query.size(2) <= FEW_QUERIES and not causal and not self.training:
+            heads = attention_weights(query, key, allowed) @ value
+        else:
+            dropout = self.dropout if self.training else 0.0
+            heads = scaled_dot_product_attention(query, key, value, allowed, dropout, causal)
         return self.output(heads.transpose(1, 2).flatten(2))
 
     def split_heads(self, x):
         """``[batch, time, heads * width]`` to ``[batch, heads, time, width]``."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-    def _linear(self, x, rows):
-        bias = self.projection.bias
-        return F.linear(x, self.projection.weight[rows], None if bias is None else bias[rows])

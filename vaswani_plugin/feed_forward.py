@@ -6,14 +6,16 @@
 import torch.nn.functional as F
 from torch import nn
 
+from .linear import Linear
+
 
 class FeedForward(nn.Module):
     """Eq. 2, the same for every position; ``[batch, time, d_model]`` to the same shape."""
 
     def __init__(self, d_model, d_ff):
         super().__init__()
-        self.inner = nn.Linear(d_model, d_ff)
-        self.outer = nn.Linear(d_ff, d_model)
+        self.inner = Linear(d_model, d_ff)
+        self.outer = Linear(d_ff, d_model)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)

@@ -8,9 +8,14 @@ from collections import OrderedDict
 
 import torch
 
+from .errors import UserError
+
 ALPHA = 0.6
 BEAM = 4
 EXTRA_LENGTH = 50
+
+# The same under the names of fairseq's options.
+PAPER_SEARCH = {"beam": BEAM, "lenpen": ALPHA, "max_len_a": 1.0, "max_len_b": EXTRA_LENGTH}
 
 
 def length_penalty(length, alpha=ALPHA):
@@ -21,8 +26,15 @@ def length_penalty(length, alpha=ALPHA):
     return ((5 + length) / 6) ** alpha
 
 
+def length_limit(source_length, a=1.0, b=EXTRA_LENGTH):
+    """The most tokens of an output, ``a * source_length + b``; neither counts the end token."""
+    return int(a * source_length + b)
+
+
 def average_states(states):
     """The arithmetic mean of several models' tensors, accumulated in float64.
+
+    Names of one and the same tensor (Section 3.4 shares one matrix) share one in the result too.
 
     Args:
         states: an iterable of state dictionaries, read one at a time
@@ -31,20 +43,39 @@ def average_states(states):
         a state dictionary with the types of the first
 
     Raises:
-        ValueError: no states at all, or states whose names or shapes differ
+        UserError: no states at all, or states whose names or shapes differ
     """
-    sums, types, count = OrderedDict(), {}, 0
+    sums, types, shared, count = OrderedDict(), {}, {}, 0
     for state in states:
-        shapes = {name: tensor.shape for name, tensor in state.items()}
         if count == 0:
             types = {name: tensor.dtype for name, tensor in state.items()}
-            sums = OrderedDict((name, tensor.to(torch.float64)) for name, tensor in state.items())
+            shared = _shared_names(state)
+            shapes = _shapes(state)
+            sums = {name: state[name].to(torch.float64, copy=True) for name in set(shared.values())}
         else:
-            if shapes != {name: tensor.shape for name, tensor in sums.items()}:
-                raise ValueError("only checkpoints of one model can be averaged: names or shapes of tensors differ")
-            for name, tensor in state.items():
-                sums[name] = sums[name] + tensor
+            different = sorted(name for name, _ in shapes.items() ^ _shapes(state).items())
+            if different:
+                raise UserError(
+                    f"only checkpoints of one model can be averaged: {len(different)} names or shapes of tensors"
+                    f" differ, the first is {different[0]}"
+                )
+            for name, total in sums.items():
+                total += state[name]
         count += 1
     if count == 0:
-        raise ValueError("there is no checkpoint to average")
-    return OrderedDict((name, (total / count).to(types[name])) for name, total in sums.items())
+        raise UserError("there is no checkpoint to average")
+    means = {name: (total / count).to(types[name]) for name, total in sums.items()}
+    return OrderedDict((name, means[shared[name]]) for name in types)
+
+
+def _shapes(state):
+    return {name: tensor.shape for name, tensor in state.items()}
+
+
+def _shared_names(state):
+    """For each name the first name of the same tensor in memory."""
+    first, shared = {}, {}
+    for name, tensor in state.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.numel() else name
+        shared[name] = first.setdefault(place, name)
+    return shared

@@ -131,6 +131,35 @@ def undo_tpu_for_bf16(args):
             args.tpu = False
 
 
+def can_multiply_packed(x, weight):
+    """Whether oneDNN multiplies ``x`` by weights that :func:`pack` has prepared: on CPUs, in float32, untrained."""
+    import torch
+
+    return (
+        x.device.type == weight.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and x.numel() > 0
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
+def pack(weight):
+    """``weight [outputs, inputs]`` in oneDNN's own order, of use only to :func:`multiply_packed`."""
+    import torch
+
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+
+
+def multiply_packed(x, packed, bias):
+    """``x W^T + b`` for ``x [..., inputs]``."""
+    import torch
+
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+
+
 @contextmanager
 def no_autocast(device_type):
     """Switch autocast off; yields the type that it would have cast to, or ``None``."""

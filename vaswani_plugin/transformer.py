@@ -26,6 +26,7 @@ from .cache import DecoderCache
 from .config import VaswaniConfig, flag
 from .errors import UserError
 from .layers import DecoderLayer, EncoderLayer
+from .linear import Linear
 from .positions import LearnedPositions, SinusoidalPositions, at_positions, token_positions
 
 
@@ -136,7 +137,7 @@ class VaswaniDecoder(_Stack, FairseqIncrementalDecoder):
         self._build(config, embedding, dictionary.pad(), config.max_target_positions, DecoderLayer,
                     config.decoder_layers)
         # On the meta device, since a matrix of its own is not what it gets.
-        self.output_projection = nn.Linear(*embedding.weight.shape[::-1], bias=False, device="meta")
+        self.output_projection = Linear(*embedding.weight.shape[::-1], bias=False, device="meta")
         self.output_projection.weight = output_matrix
         self.need_attn = False
 

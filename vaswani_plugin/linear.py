@@ -1,0 +1,35 @@
+"""``x W^T + b``, with the weights laid out for the processor once generation starts.
+
+On CPUs a product of few rows spends most of its time bringing the matrix into the order in which it
+is multiplied. Training cannot avoid it, since weights change; generation can. A product of packed
+weights also gives a row the same bits whatever rows stand beside it, so that hypotheses do not depend
+on the batch. Packed weights are a second copy in memory.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from . import toolkit
+
+
+class Linear(nn.Linear):
+    """``nn.Linear`` with the same weights, names and results, faster in generation on CPUs."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._packed = None  # packed weights by their first and last row
+
+    def make_generation_fast_(self, **unused):
+        """fairseq's hook before generation, after which it allows no more training: weights stay as they are."""
+        self._packed = {}
+
+    def forward(self, x, first=0, last=None):
+        """``[..., inputs]`` to ``[..., outputs]``; of the outputs only ``first`` to ``last``, if these are given."""
+        rows = slice(first, last)
+        bias = None if self.bias is None else self.bias[rows]
+        if self._packed is not None and toolkit.can_multiply_packed(x, self.weight):
+            if (first, last) not in self._packed:
+                self._packed[first, last] = toolkit.pack(self.weight[rows])
+            return toolkit.multiply_packed(x, self._packed[first, last], bias)
+        return F.linear(x, self.weight[rows], bias)
