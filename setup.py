@@ -18,7 +18,7 @@ setup(
     version="1.0.0",
     description='The Transformer of "Attention Is All You Need", exactly, as a fairseq plugin',
     license="MIT",
-    python_requires=">=3.8",
+    python_requires=">=3.9",
     packages=["vaswani_plugin"],
     package_data={"vaswani_plugin": ["config/*.yaml"]},
     install_requires=[
