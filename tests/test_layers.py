@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from specs import reference
+from vaswani_plugin.dropout import Dropout
 from vaswani_plugin.feed_forward import FeedForward
 from vaswani_plugin.layers import LayerSizes, Residual
 
@@ -43,16 +44,17 @@ def test_dropout_stands_in_the_papers_two_places_and_no_third():
     model = small_model(dropout=0.25).train()
     seen = []
 
-    def spy(x, p=0.5, training=True, inplace=False):
-        seen.append((tuple(x.shape), p))
+    def spy(module, x):
+        seen.append((tuple(x.shape), module.p))
         return x
 
-    with mock.patch.object(F, "dropout", spy), mock.patch.object(
+    with mock.patch.object(Dropout, "forward", spy), mock.patch.object(F, "dropout") as other, mock.patch.object(
         F, "scaled_dot_product_attention", wraps=F.scaled_dot_product_attention
     ) as attention:
         model(torch.tensor([[5, 6, EOS]]), None, torch.tensor([[EOS, 7]]))
     # Embedding + position once per stack; 2 sub-layers in each of 2 encoder layers, 3 in each decoder layer.
     assert seen == [((1, 3, 16), 0.25)] * (1 + 2 * 2) + [((1, 2, 16), 0.25)] * (1 + 3 * 2)
+    other.assert_not_called()
     assert all(call.kwargs["dropout_p"] == 0.0 for call in attention.call_args_list)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from .attention import MultiHeadAttention
+from .dropout import Dropout
 from .feed_forward import FeedForward
 
 
@@ -43,7 +44,7 @@ class Residual(nn.Module):
 
     def __init__(self, d_model, dropout, eps):
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm = nn.LayerNorm(d_model, eps=eps)
 
     def forward(self, x, sublayer_output):
