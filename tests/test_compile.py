@@ -29,6 +29,15 @@ def test_compiled_model_has_the_logits_and_gradients_of_the_model(source):
         torch.testing.assert_close(actual, gradient, rtol=0, atol=1e-12)
 
 
+def test_compiled_model_drops_in_training():
+    model = small_model(encoder_layers=1, decoder_layers=1, dropout=0.5).train()
+    compiled = torch.compile(model, backend="aot_eager")
+    first, second = (compiled(SOURCE, None, PREVIOUS)[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    (first + second).sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 @pytest.mark.slow
 def test_compiled_by_the_default_backend_trains_with_dropout():
     model = small_model(encoder_layers=1, decoder_layers=1, dropout=0.1).float()

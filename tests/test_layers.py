@@ -27,6 +27,15 @@ def test_dropout_hits_the_sublayer_output_alone():
     torch.testing.assert_close(residual(x, torch.randn(3, 4)), F.layer_norm(x, [4], eps=1e-6))
 
 
+def test_the_residual_leaves_its_inputs_as_they_are():
+    for training in (True, False):
+        residual = Residual(4, 0.5, 1e-6).train(training)
+        x, sublayer_output = torch.randn(3, 4), torch.randn(3, 4)
+        copies = x.clone(), sublayer_output.clone()
+        residual(x, sublayer_output)
+        assert torch.equal(x, copies[0]) and torch.equal(sublayer_output, copies[1])
+
+
 def test_equation_2():
     torch.manual_seed(1)
     network = FeedForward(3, 5).double()

@@ -27,4 +27,4 @@ class Dropout(nn.Dropout):
         draws.random_(-(1 << 63), None)  # all 64 bits
         numbers = draws.view(torch.int16)[: x.numel()].view(x.shape)  # uniform over -LEVELS / 2 .. LEVELS / 2 - 1
         keep = numbers < kept - _LEVELS // 2
-        return (x * keep).mul_(_LEVELS / kept)
+        return torch.where(keep, x, 0.0).mul_(_LEVELS / kept)

@@ -48,7 +48,11 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(d_model, eps=eps)
 
     def forward(self, x, sublayer_output):
-        return self.norm(x + self.dropout(sublayer_output))
+        dropped = self.dropout(sublayer_output)
+        if dropped is sublayer_output:
+            return self.norm(x + dropped)
+        # In place of what nobody else holds: on CPUs a freed tensor leaves a hole between those that are kept.
+        return self.norm(dropped.add_(x))
 
 
 class EncoderLayer(nn.Module):
