@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vaswani_plugin import label_smoothing
 from vaswani_plugin.errors import UserError
@@ -161,3 +162,104 @@ def test_no_smoothing_is_the_negative_log_likelihood():
 def test_impossible_smoothing_is_refused(smoothing):
     with pytest.raises(UserError, match=r"--label-smoothing must lie in \[0, 1\)"):
         check(smoothing)
+
+
+def random_problem(tokens=11, entries=13, d_model=5, dtype=torch.float64, seed=6):
+    torch.manual_seed(seed)
+    gold = torch.randint(2, entries, (tokens,))
+    gold[::4] = PAD
+    features = torch.randn(tokens, d_model, dtype=dtype, requires_grad=True)
+    return features, torch.randn(entries, d_model, dtype=dtype, requires_grad=True), gold
+
+
+@pytest.mark.parametrize("rows", [4, 384])
+def test_both_gradients_are_those_of_finite_differences(monkeypatch, rows):
+    monkeypatch.setattr(label_smoothing, "ROWS", rows)
+    features, weight, gold = random_problem()
+    loss = projected_smoothed_loss(features, weight, gold, 0.1, PAD)[0]
+    gradients = torch.autograd.grad(loss, (features, weight))
+    step = 1e-5
+    for number, gradient in enumerate(gradients):
+        for _ in range(5):
+            direction = torch.randn_like(gradient)
+            moved = []
+            for sign in (1, -1):
+                inputs = [features.detach(), weight.detach()]
+                inputs[number] = inputs[number] + sign * step * direction
+                moved.append(projected_smoothed_loss(*inputs, gold, 0.1, PAD)[0].item())
+            slope = (moved[0] - moved[1]) / (2 * step)
+            assert slope == pytest.approx((gradient * direction).sum().item(), rel=1e-7, abs=1e-7)
+
+
+@pytest.mark.parametrize("frozen", ["features", "weight"])
+def test_a_frozen_side_gets_no_gradient_and_the_other_its_own(frozen):
+    features, weight, gold = random_problem()
+    projected_smoothed_loss(features, weight, gold, 0.1, PAD)[0].backward()
+    both = {"features": features.grad, "weight": weight.grad}
+    features.grad = weight.grad = None
+    {"features": features, "weight": weight}[frozen].requires_grad_(False)
+    projected_smoothed_loss(features, weight, gold, 0.1, PAD)[0].backward()
+    now = {"features": features.grad, "weight": weight.grad}
+    assert now.pop(frozen) is None
+    for name, gradient in now.items():
+        assert torch.equal(gradient, both[name])
+
+
+def test_autocast_rounds_no_more_than_the_plain_formula():
+    features, weight, gold = random_problem(tokens=200, entries=90, d_model=16)
+    exact = torch.autograd.grad(smoothed_loss(features @ weight.t(), gold, 0.1, PAD)[0].sum(), (features, weight))
+    features, weight = (x.detach().float().requires_grad_() for x in (features, weight))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plain = smoothed_loss(features @ weight.t(), gold, 0.1, PAD)[0].sum()
+        blocks = projected_smoothed_loss(features, weight, gold, 0.1, PAD)[0]
+    plain, blocks = (torch.autograd.grad(loss, (features, weight)) for loss in (plain, blocks))
+    for of_plain, of_blocks, truth in zip(plain, blocks, exact):
+        assert of_blocks.dtype == torch.float32
+        assert (of_blocks - truth).norm() < 1.5 * (of_plain - truth).norm() < 0.05 * truth.norm()
+
+
+def test_gradients_of_several_batches_add_up_as_update_freq_needs():
+    model, other = small_model(), sample()
+    other["target"] = other["target"].flip(0)
+    plain = sum(
+        F.cross_entropy(model(**batch["net_input"])[0].flatten(0, 1), batch["target"].flatten(), label_smoothing=0.1,
+                        ignore_index=PAD, reduction="sum")
+        for batch in (sample(), other)
+    )
+    expected = torch.autograd.grad(plain, list(model.parameters()))
+    for batch in (sample(), other):
+        criterion()(model, batch)[0].backward()
+    for parameter, gradient in zip(model.parameters(), expected):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-12)
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that any operation made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else [made]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "autocast"])
+@pytest.mark.parametrize("training", [True, False])
+def test_no_tensor_of_all_tokens_and_entries_ever_exists(monkeypatch, precision, training):
+    rows, tokens, entries, d_model = 8, 96, 50, 4
+    monkeypatch.setattr(label_smoothing, "ROWS", rows)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    features, weight, gold = random_problem(tokens, entries, d_model, dtype)
+    with Largest() as largest, torch.set_grad_enabled(training), torch.autocast(
+        "cpu", dtype=torch.bfloat16, enabled=precision == "autocast"
+    ):
+        loss, _ = projected_smoothed_loss(features, weight, gold, 0.1, PAD)
+        if training:
+            loss.backward()
+    assert largest.elements == rows * entries < tokens * entries
+    with Largest() as largest:
+        smoothed_loss(features @ weight.t(), gold, 0.1, PAD)
+    assert largest.elements == tokens * entries  # the spy sees what it should

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from specs import reference
+from vaswani_plugin.dropout import Dropout
 from vaswani_plugin.feed_forward import FeedForward
 from vaswani_plugin.layers import LayerSizes, Residual
 
@@ -26,6 +27,15 @@ def test_dropout_hits_the_sublayer_output_alone():
     torch.testing.assert_close(residual(x, torch.randn(3, 4)), F.layer_norm(x, [4], eps=1e-6))
 
 
+def test_the_residual_leaves_its_inputs_as_they_are():
+    for training in (True, False):
+        residual = Residual(4, 0.5, 1e-6).train(training)
+        x, sublayer_output = torch.randn(3, 4), torch.randn(3, 4)
+        copies = x.clone(), sublayer_output.clone()
+        residual(x, sublayer_output)
+        assert torch.equal(x, copies[0]) and torch.equal(sublayer_output, copies[1])
+
+
 def test_equation_2():
     torch.manual_seed(1)
     network = FeedForward(3, 5).double()
@@ -43,16 +53,17 @@ def test_dropout_stands_in_the_papers_two_places_and_no_third():
     model = small_model(dropout=0.25).train()
     seen = []
 
-    def spy(x, p=0.5, training=True, inplace=False):
-        seen.append((tuple(x.shape), p))
+    def spy(module, x):
+        seen.append((tuple(x.shape), module.p))
         return x
 
-    with mock.patch.object(F, "dropout", spy), mock.patch.object(
+    with mock.patch.object(Dropout, "forward", spy), mock.patch.object(F, "dropout") as other, mock.patch.object(
         F, "scaled_dot_product_attention", wraps=F.scaled_dot_product_attention
     ) as attention:
         model(torch.tensor([[5, 6, EOS]]), None, torch.tensor([[EOS, 7]]))
     # Embedding + position once per stack; 2 sub-layers in each of 2 encoder layers, 3 in each decoder layer.
     assert seen == [((1, 3, 16), 0.25)] * (1 + 2 * 2) + [((1, 2, 16), 0.25)] * (1 + 3 * 2)
+    other.assert_not_called()
     assert all(call.kwargs["dropout_p"] == 0.0 for call in attention.call_args_list)
 
 

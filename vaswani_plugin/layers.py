@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from .attention import MultiHeadAttention
+from .dropout import Dropout
 from .feed_forward import FeedForward
 
 
@@ -43,11 +44,15 @@ class Residual(nn.Module):
 
     def __init__(self, d_model, dropout, eps):
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm = nn.LayerNorm(d_model, eps=eps)
 
     def forward(self, x, sublayer_output):
-        return self.norm(x + self.dropout(sublayer_output))
+        dropped = self.dropout(sublayer_output)
+        if dropped is sublayer_output:
+            return self.norm(x + dropped)
+        # In place of what nobody else holds: on CPUs a freed tensor leaves a hole between those that are kept.
+        return self.norm(dropped.add_(x))
 
 
 class EncoderLayer(nn.Module):

@@ -160,6 +160,16 @@ def multiply_packed(x, packed, bias):
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
+def is_compiling():
+    """Whether ``torch.compile`` is tracing the caller."""
+    import torch
+
+    compiler = getattr(torch, "compiler", None)
+    if hasattr(compiler, "is_compiling"):  # torch 2.3
+        return compiler.is_compiling()
+    return torch._dynamo.is_compiling()
+
+
 @contextmanager
 def no_autocast(device_type):
     """Switch autocast off; yields the type that it would have cast to, or ``None``."""

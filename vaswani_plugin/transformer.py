@@ -24,6 +24,7 @@ from . import checks, recipe
 from .attention import causal_mask
 from .cache import DecoderCache
 from .config import VaswaniConfig, flag
+from .dropout import Dropout
 from .errors import UserError
 from .layers import DecoderLayer, EncoderLayer
 from .linear import Linear
@@ -51,7 +52,7 @@ class _Stack:
             else SinusoidalPositions(sizes.d_model)
         )
         self.embedding_scale = math.sqrt(sizes.d_model)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(layer_class(sizes) for _ in range(layers))
         self.checkpoint_activations = config.checkpoint_activations
 
