@@ -55,8 +55,8 @@ class DropoutMasks(TorchDispatchMode):
             self.masks.append((tuple(args[0].shape), round(args[1], 6)))
             if self.drop_all:
                 return torch.zeros_like(args[0]), torch.zeros_like(args[0], dtype=torch.bool)
-        elif name == "lt" and args[0].dtype == torch.int16:  # 16-bit random numbers, kept where below a threshold
-            self.masks.append((tuple(args[0].shape), round(1 - (args[1] + 2**15) / 2**16, 6)))
+        elif name == "lt" and args[0].dtype == torch.int32:  # 32-bit random numbers, kept where below a threshold
+            self.masks.append((tuple(args[0].shape), round(1 - (args[1] + 2**31) / 2**32, 6)))
             if self.drop_all:
                 return torch.zeros_like(args[0], dtype=torch.bool)
         return function(*args, **kwargs)

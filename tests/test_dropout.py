@@ -13,19 +13,18 @@ def dropped(p, *shape, seed=1, dtype=torch.float64):
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
 def test_drops_at_its_rate_and_keeps_the_expectation(p):
-    count = 1_000_003  # no multiple of the four that share a draw
+    count = 1_000_003  # no multiple of the two that share a draw
     y = dropped(p, count)
     zero = (y == 0).double().mean().item()
     deviation = (p * (1 - p) / count) ** 0.5
     assert abs(zero - p) < 4 * deviation
-    # What is kept is divided by the chance of being kept, which is a multiple of 1 / 65536.
+    # What is kept is divided by the chance of being kept, a multiple of 2^-32.
     (scale,) = y[y != 0].unique().tolist()
-    kept = 65536 / scale
-    assert kept == pytest.approx(round(kept), abs=1e-6) and abs(kept / 65536 - (1 - p)) <= 0.5 / 65536
+    assert 1 / scale == pytest.approx(1 - p, abs=2**-33)
 
 
 def test_elements_are_independent_also_within_a_draw():
-    """Each of the 2^8 patterns of eight neighbours, two draws, is as frequent as independence says: chi-squared."""
+    """Each of the 2^8 patterns of eight neighbours, four draws, is as frequent as independence says: chi-squared."""
     p, patterns = 0.4, 200_000
     kept = (dropped(p, patterns, 8) != 0).long()
     counts = torch.bincount(kept @ (1 << torch.arange(8)), minlength=256).double()
@@ -67,3 +66,16 @@ def test_remembers_one_byte_an_element():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         Dropout(0.1)(torch.randn(100, requires_grad=True))
     assert [(t.dtype, t.numel()) for t in saved] == [(torch.bool, 100)]
+
+
+def test_retained_dropout_stays_on_in_generation():
+    """fairseq's ``--retain-dropout``, with and without ``--retain-dropout-modules``."""
+    x = torch.ones(100)
+    for options, on in (
+        ({}, False), ({"retain_dropout": True}, True),
+        ({"retain_dropout": True, "retain_dropout_modules": ["Dropout"]}, True),
+        ({"retain_dropout": True, "retain_dropout_modules": ["TransformerEncoder"]}, False),
+    ):
+        layer = Dropout(0.5).eval()
+        layer.make_generation_fast_(name="x", **options)
+        assert (0 in layer(x)) == on

@@ -22,6 +22,8 @@ from .errors import UserError
 # Rows of logits that are held at a time: enough for full-speed products, few enough for memory
 # and, on a CPU, for its caches.
 ROWS = 384
+# float16 has no room for eps / K: what goes into its products is held larger by this, its sums still in range.
+HALF_SCALE = 32
 
 
 def smoothed_targets(gold, entries, smoothing, dtype=torch.float32):
@@ -74,7 +76,9 @@ class _ProjectedLoss(torch.autograd.Function):
         wide = _accumulator(dtype)
         matrix = weight.to(dtype)
         real = gold.ne(padding).nonzero().squeeze(1)
-        grad_features = torch.zeros_like(features) if ctx.needs_input_grad[0] else None
+        # Not in float16: they are multiplied by the loss scale only in the backward pass.
+        grad_features = torch.zeros_like(features, dtype=wide) if ctx.needs_input_grad[0] else None
+        scale = HALF_SCALE if dtype == torch.float16 else 1
         grad_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         blocks = real.chunk(max(1, math.ceil(real.numel() / ROWS)))
         product = torch.empty(blocks[0].numel(), entries, dtype=dtype, device=features.device)
@@ -98,15 +102,16 @@ class _ProjectedLoss(torch.autograd.Function):
             grad = exponentials.div_(normalizer).sub_(smoothing / entries)
             grad.scatter_add_(1, gold_entry, grad.new_full(gold_entry.shape, smoothing - 1))
             if wide != dtype:
-                grad = product[block].copy_(grad)
+                grad = product[block].copy_(grad.mul_(scale))
             if grad_features is not None:
-                grad_features[index] = (grad @ matrix).to(features.dtype)
+                grad_features[index] = (grad @ matrix).to(wide).div_(scale)
             if grad_weight is not None:
                 if wide == dtype:
                     grad_weight.addmm_(grad.t(), x)
                 else:
-                    grad_weight += grad.t() @ x
-        ctx.gradients = grad_features, grad_weight, weight.dtype
+                    grad_weight.add_(grad.t() @ x, alpha=1 / scale)
+        ctx.gradients = grad_features, grad_weight
+        ctx.types = features.dtype, weight.dtype
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
@@ -115,12 +120,9 @@ class _ProjectedLoss(torch.autograd.Function):
     def backward(ctx, grad_loss, _grad_nll):
         if ctx.gradients is None:
             raise RuntimeError("projected_smoothed_loss allows one backward pass: compute the loss again")
-        (grad_features, grad_weight, weight_dtype), ctx.gradients = ctx.gradients, None
-        if grad_features is not None:
-            grad_features = grad_features.mul_(grad_loss)
-        if grad_weight is not None:
-            grad_weight = grad_weight.mul_(grad_loss).to(weight_dtype)
-        return grad_features, grad_weight, None, None, None
+        gradients, ctx.gradients = ctx.gradients, None
+        scaled = [None if grad is None else grad.mul_(grad_loss).to(dtype) for grad, dtype in zip(gradients, ctx.types)]
+        return *scaled, None, None, None
 
 
 def projected_smoothed_loss(features, weight, gold, smoothing, padding):
