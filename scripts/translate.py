@@ -114,8 +114,11 @@ def find_settings(args, checkpoints):
     task = saved.get("task") or {}
     folders = [args.data] if args.data else [checkpoints[0].parent, Path(str(task.get("data") or ".").split(":")[0])]
     settings = next((found for found in map(read_settings, folders) if found), None)
-    source = args.source_lang or (settings.source if settings else task.get("source_lang"))
-    target = args.target_lang or (settings.target if settings else task.get("target_lang"))
+    found = (task.get("source_lang"), task.get("target_lang"))
+    if not all(found):  # left to fairseq in training, which takes the languages from the names of the files
+        found = next((pair for pair in map(data_utils.infer_language_pair, filter(Path.is_dir, folders)) if all(pair)), found)
+    source = args.source_lang or (settings.source if settings else found[0])
+    target = args.target_lang or (settings.target if settings else found[1])
     if not source or not target:
         raise ValueError(f"{checkpoints[0]} does not say which languages it translates: give --source-lang and --target-lang.")
     codes = args.codes or (settings.codes if settings else next((f / "codes" for f in folders if (f / "codes").is_file()), None))

@@ -111,6 +111,18 @@ def test_text_goes_there_and_back(checkpoint):
         assert pipeline.raw(" ".join(pipeline.subwords(text))).replace(" ", "") == text.replace(" ", "")
 
 
+def test_languages_from_the_names_of_the_data(tmp_path, monkeypatch, capfdbinary):
+    """Training without --source-lang leaves none in the checkpoint; then the data directory names them."""
+    path = save_model(tmp_path, settings=False)
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["cfg"]["task"].update(source_lang=None, target_lang=None)
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match="--source-lang"):
+        translated(monkeypatch, capfdbinary, b"a dog\n", path)
+    (tmp_path / "train.en-de.en.idx").touch()
+    assert len(translated(monkeypatch, capfdbinary, b"a dog\n", path)[0]) == 1
+
+
 @pytest.mark.parametrize(
     "change, sentence",
     [

@@ -16,10 +16,6 @@ from torch import nn
 from .linear import Linear
 
 
-# So few queries, as in a step of generation, have no large matrix of scores that the fused kernel would save.
-FEW_QUERIES = 8
-
-
 def scaled_dot_product_attention(query, key, value, allowed=None, dropout=0.0, causal=False):
     """Eq. 1, by torch's fused kernel: no scores are kept in memory.
 
@@ -129,11 +125,8 @@ class MultiHeadAttention(nn.Module):
         if self.seen_weights is not None:
             mask = causal_mask(query.size(2), query.device) if causal else allowed
             self.seen_weights.append(attention_weights(query, key, mask))
-        if query.size(2) <= FEW_QUERIES and not causal and not self.training:
-            heads = attention_weights(query, key, allowed) @ value
-        else:
-            dropout = self.dropout if self.training else 0.0
-            heads = scaled_dot_product_attention(query, key, value, allowed, dropout, causal)
+        dropout = self.dropout if self.training else 0.0
+        heads = scaled_dot_product_attention(query, key, value, allowed, dropout, causal)
         return self.output(heads.transpose(1, 2).flatten(2))
 
     def split_heads(self, x):

@@ -11,8 +11,8 @@ import torch
 class DecoderCache:
     """Keys and values of all layers, for a batch of hypotheses that beam search reorders.
 
-    Self-attention keys and values of all layers lie in one tensor, so that a reorder is a single
-    copy. Those of the encoder's output are kept once per sentence.
+    Self-attention keys and values of all layers lie in one tensor, time first, so that a
+    reorder is a single copy. Those of the encoder's output are kept once per sentence.
 
     Args:
         memory: for each layer the keys ``[sentences, heads, source, d_k]`` and values
@@ -21,14 +21,13 @@ class DecoderCache:
         sentence_of_row: ``[rows]``, the sentence that each hypothesis translates
     """
 
-    # Room for so many more positions is made at a time; a reorder copies the room too.
-    ROOM = 16
+    FIRST_CAPACITY = 32
 
     def __init__(self, memory, memory_allowed, sentence_of_row):
         self._memory = memory
         self.memory_allowed = memory_allowed
         self.length = 0
-        self._kept = None  # [layers, rows, heads, capacity, d_k + d_v]
+        self._kept = None  # [capacity, layers, rows, heads * (d_k + d_v)]
         self._spare = None
         self._assign(sentence_of_row)
 
@@ -58,33 +57,37 @@ class DecoderCache:
         Returns:
             ``[rows, heads, length, d_k]`` and ``[rows, heads, length, d_v]``
         """
-        if self._kept is None or self.length > self._kept.size(3):
-            self._make_room(key, key.size(3) + value.size(3))
-        kept = self._kept[layer, :, :, : self.length]
-        keys, values = kept.split([key.size(3), value.size(3)], dim=-1)
-        keys[:, :, -1:] = key
-        values[:, :, -1:] = value
-        return keys, values
+        heads, d_k, d_v = key.size(1), key.size(3), value.size(3)
+        if self._kept is None or self.length > self._kept.size(0):
+            self._grow(key, heads * (d_k + d_v))
+        kept = self._kept[: self.length, layer]
+        keys, values = kept.split([heads * d_k, heads * d_v], dim=-1)
+        keys[-1] = key.flatten(1)
+        values[-1] = value.flatten(1)
+        return (
+            keys.unflatten(-1, (heads, d_k)).permute(1, 2, 0, 3),
+            values.unflatten(-1, (heads, d_v)).permute(1, 2, 0, 3),
+        )
 
     def reorder(self, order):
         """Row ``i`` becomes what row ``order[i]`` was. Rows may be repeated or left out."""
         if self._kept is not None:
-            if order.numel() != self._kept.size(1):
-                self._kept = self._kept.index_select(1, order)
+            done = slice(0, self.length)
+            if order.numel() != self._kept.size(2):
+                self._kept = self._kept.index_select(2, order)
                 self._spare = torch.empty_like(self._kept)
             else:
-                torch.index_select(self._kept, 1, order, out=self._spare)
+                torch.index_select(self._kept[done], 2, order, out=self._spare[done])
                 self._kept, self._spare = self._spare, self._kept
         sentence_of_row = self._sentence_of_row[order]
         if not torch.equal(sentence_of_row, self._sentence_of_row):
             self._assign(sentence_of_row)
 
-    def _make_room(self, key, width):
-        earlier = 0 if self._kept is None else self._kept.size(3)
-        # Zeros, since room is copied before it is written to.
-        bigger = key.new_zeros(len(self._memory), key.size(0), key.size(1), earlier + self.ROOM, width)
+    def _grow(self, like, width):
+        capacity = self.FIRST_CAPACITY if self._kept is None else 2 * self._kept.size(0)
+        bigger = like.new_empty(capacity, len(self._memory), like.size(0), width)
         if self._kept is not None:
-            bigger[:, :, :, :earlier] = self._kept
+            bigger[: self._kept.size(0)] = self._kept
         self._kept = bigger
         self._spare = torch.empty_like(bigger)
 
