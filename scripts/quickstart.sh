@@ -178,7 +178,7 @@ step_train() {
     # The schedule of Eq. 3 with the warm-up and peak that suit so short a training; all else is the paper's recipe.
     local hours
     hours=$(python -c 'import sys; print(round(float(sys.argv[1]) / 60, 5))' "$minutes")
-    run_readably fairseq-train "$out/data" --user-dir vaswani_plugin --arch vaswani2017_tiny \
+    run_readably fairseq-train "$out/data" --user-dir vaswani_plugin --task vaswani_translation --arch vaswani2017_tiny \
         --warmup-updates 500 --lr-factor 0.43 --max-tokens 2048 --stop-time-hours "$hours" \
         --save-interval-updates 100 --keep-interval-updates 5 --no-epoch-checkpoints --num-workers 0 \
         --save-dir "$out/checkpoints" --log-format json --log-interval 20 --log-file "$out/train.log" \
@@ -195,10 +195,10 @@ step_average() {
 
 step_translate() {
     rm -rf "$out/translation"
-    # With fairseq's own --required-batch-size-multiple of 8 the last sentences beyond a multiple of 8 are left out.
-    run_readably fairseq-generate "$out/data" --user-dir vaswani_plugin --path "$out/averaged.pt" --gen-subset test \
-        --beam 4 --lenpen 0.6 --max-len-a 1 --max-len-b 50 --remove-bpe --batch-size 64 --num-workers 0 \
-        --required-batch-size-multiple 1 --log-format simple --log-interval 1 --results-path "$out/translation"
+    # The task brings Section 6.1: beam of 4, length penalty 0.6, at most 50 tokens more than the source.
+    run_readably fairseq-generate "$out/data" --user-dir vaswani_plugin --task vaswani_translation \
+        --path "$out/averaged.pt" --gen-subset test --remove-bpe --batch-size 64 --num-workers 0 \
+        --log-format simple --log-interval 1 --results-path "$out/translation"
     # fairseq translates sentences of similar length together; H-NUMBER puts them back into their order.
     local found=$out/translation/generate-test.txt tokenised=$out/translation/tokenised.$target
     printf "+ grep '^H-' %q | sort -t- -k2,2n | cut -f3 > %q\n" "$found" "$tokenised"
