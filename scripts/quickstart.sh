@@ -179,8 +179,8 @@ step_train() {
     local hours
     hours=$(python -c 'import sys; print(round(float(sys.argv[1]) / 60, 5))' "$minutes")
     run_readably fairseq-train "$out/data" --user-dir vaswani_plugin --task vaswani_translation --arch vaswani2017_tiny \
-        --warmup-updates 500 --lr-factor 0.43 --max-tokens 2048 --stop-time-hours "$hours" \
-        --save-interval-updates 100 --keep-interval-updates 5 --no-epoch-checkpoints --num-workers 0 \
+        --warmup-updates 400 --lr-factor 0.4 --max-tokens 1024 --stop-time-hours "$hours" \
+        --save-interval-updates 200 --keep-interval-updates 5 --no-epoch-checkpoints --num-workers 0 \
         --save-dir "$out/checkpoints" --log-format json --log-interval 20 --log-file "$out/train.log" \
         ${extra[@]+"${extra[@]}"}
     run python scripts/loss_curve.py "$out/train.log" "$out/loss.png"
