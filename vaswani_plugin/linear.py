@@ -18,7 +18,7 @@ class Linear(nn.Linear):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._packed = None  # packed weights by their first and last row
+        self._packed = None  # packed weights by their first and last row, and the version that they are of
 
     def make_generation_fast_(self, **unused):
         """fairseq's hook before generation, after which it allows no more training: weights stay as they are."""
@@ -29,7 +29,9 @@ class Linear(nn.Linear):
         rows = slice(first, last)
         bias = None if self.bias is None else self.bias[rows]
         if self._packed is not None and toolkit.can_multiply_packed(x, self.weight):
-            if (first, last) not in self._packed:
-                self._packed[first, last] = toolkit.pack(self.weight[rows])
-            return toolkit.multiply_packed(x, self._packed[first, last], bias)
+            version, packed = self._packed.get((first, last), (None, None))
+            if version != self.weight._version:  # not packed yet, or other weights were loaded since
+                version, packed = self.weight._version, toolkit.pack(self.weight[rows])
+                self._packed[first, last] = version, packed
+            return toolkit.multiply_packed(x, packed, bias)
         return F.linear(x, self.weight[rows], bias)

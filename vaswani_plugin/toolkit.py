@@ -140,7 +140,7 @@ def can_multiply_packed(x, weight):
         and x.dtype == weight.dtype == torch.float32
         and x.numel() > 0
         and not torch.is_grad_enabled()
-        and not torch.is_autocast_enabled("cpu")
+        and autocast_dtype("cpu") is None
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
@@ -170,18 +170,23 @@ def is_compiling():
     return torch._dynamo.is_compiling()
 
 
-@contextmanager
-def no_autocast(device_type):
-    """Switch autocast off; yields the type that it would have cast to, or ``None``."""
+def autocast_dtype(device_type):
+    """The type that autocast casts to on devices of this type, or ``None`` where it is off."""
     import torch
 
     if hasattr(torch, "get_autocast_dtype"):  # torch 2.4
-        active = torch.is_autocast_enabled(device_type)
-        dtype = torch.get_autocast_dtype(device_type) if active else None
-    elif device_type == "cuda":
-        dtype = torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
-    else:
-        dtype = torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+        return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
+    if device_type == "cuda":
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+
+
+@contextmanager
+def no_autocast(device_type):
+    """Switch autocast off; yields what :func:`autocast_dtype` was."""
+    import torch
+
+    dtype = autocast_dtype(device_type)
     with torch.autocast(device_type, enabled=False):
         yield dtype
 
