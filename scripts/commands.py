@@ -1,0 +1,63 @@
+"""fairseq's commands as child processes: found beside this Python, logged to a file, ended with this process."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+PLUGIN = Path(__file__).resolve().parent.parent / "vaswani_plugin"
+
+_running = set()
+
+
+def run(name, arguments, log, on_line=None, environment=None):
+    """Run the command ``name`` and add everything that it prints to the file ``log``.
+
+    Args:
+        on_line: called with each printed line
+        environment: variables beside those of this process
+
+    Raises:
+        ValueError: the command is not installed, or ended with an error
+    """
+    words = [find(name), *map(str, arguments)]
+    with open(log, "a", encoding="utf-8") as file:
+        file.write(f"$ {' '.join(words)}\n")
+        file.flush()
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace",
+            env={**os.environ, **(environment or {})},
+        )
+        _running.add(process)
+        last = ""
+        try:
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                last = line.strip() or last
+                if on_line is not None:
+                    on_line(line)
+            process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
+            _running.discard(process)
+    if process.returncode != 0:
+        raise ValueError(f"{name} ended with code {process.returncode} ({last}); all that it said is in {log}")
+
+
+def stop():
+    """End the commands that other threads are running."""
+    for process in list(_running):
+        process.terminate()
+
+
+def find(name):
+    """The path of an installed command: beside this Python, else on the search path. Raises ValueError."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        raise ValueError(f"the command {name} is not installed: install the project's requirements first")
+    return found
