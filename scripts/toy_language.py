@@ -26,7 +26,7 @@ from common import atomic_path, run_as_script
 
 SOURCE, TARGET = "src", "tgt"
 CLASSES = 3
-NOUNS, ADJECTIVES, VERBS = 60, 24, 36
+NOUNS, ADJECTIVES, VERBS = 30, 12, 18
 FREE = 3  # every third noun has two translations
 TENSES = ("past", "now", "soon")
 
@@ -100,7 +100,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="where to write; the binarized data go to FOLDER/bin")
-    parser.add_argument("--train", type=int, default=3000, help="sentences to train on (default %(default)s)")
+    parser.add_argument("--train", type=int, default=1500, help="sentences to train on (default %(default)s)")
     parser.add_argument("--valid", type=int, default=500, help="sentences of valid and of test (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
