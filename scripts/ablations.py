@@ -11,6 +11,7 @@ checkpoint. The report, table3.md, table3.json and table3.png, stands in the out
 
 import argparse
 import json
+import logging
 import os
 import re
 import sys
@@ -328,6 +329,7 @@ def _arguments():
 
 def main():
     arguments = _arguments()
+    logging.disable(logging.INFO)  # fairseq logs while it is imported
     if not arguments.data.is_dir():
         raise ValueError(f"DATA {arguments.data} is not a directory: prepare it with fairseq-preprocess")
     if not arguments.lr_factor > 0:

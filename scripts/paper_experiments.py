@@ -19,11 +19,11 @@ from commands import PLUGIN
 from common import atomic_path, run_as_script
 
 sys.path.insert(0, str(PLUGIN.parent))
+logging.disable(logging.INFO)  # fairseq sets the level to DEBUG when it is imported, and matplotlib has much to say
 
 import paper_numbers  # noqa: E402  (needs the plugin on the path)
 from vaswani_plugin.positions import sinusoids  # noqa: E402
 
-logging.getLogger().setLevel(logging.WARNING)  # fairseq sets it to DEBUG
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 

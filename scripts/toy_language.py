@@ -100,8 +100,8 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="where to write; the binarized data go to FOLDER/bin")
-    parser.add_argument("--train", type=int, default=1500, help="sentences to train on (default %(default)s)")
-    parser.add_argument("--valid", type=int, default=500, help="sentences of valid and of test (default %(default)s)")
+    parser.add_argument("--train", type=int, default=600, help="sentences to train on (default %(default)s)")
+    parser.add_argument("--valid", type=int, default=200, help="sentences of valid and of test (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     if min(arguments.train, arguments.valid) < 1:

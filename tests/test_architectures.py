@@ -13,6 +13,8 @@ from vaswani_plugin.architectures import ARCHITECTURES, Architecture
 from vaswani_plugin.config import VaswaniConfig
 from vaswani_plugin.transformer import VaswaniModel
 
+from .helpers import PLUGIN, succeed
+
 # What each row of Table 3 prints beside its letter; all else is base. Written from the paper, not from the code.
 TABLE_3 = {
     "vaswani2017": {},
@@ -202,3 +204,16 @@ def test_parsed_recipe_differs_from_base_only_where_the_row_does(name, data):
     different = {key for key in base.keys() | row.keys() if base.get(key) != row.get(key)}
     expected = {"arch"}.union(*(ARGUMENTS[field] for field in differences(ARCHITECTURES[name])))
     assert different == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vaswani2017_b_dk16", "vaswani2017_e_learned", "vaswani2017_parsing"])
+def test_fairseq_train_trains_it(name, data_bin, tmp_path):
+    """At its full size, two updates of the real command."""
+    output = succeed(
+        "fairseq-train", data_bin, "--user-dir", PLUGIN, "--arch", name, "--max-update", 2, "--batch-size", 4,
+        "--save-dir", tmp_path, "--no-save", "--disable-validation", "--log-format", "json", "--log-interval", 1,
+    )
+    entries = len((data_bin / "dict.a.txt").read_text().splitlines()) + 4
+    assert f"num. shared model params: {ARCHITECTURES[name].parameters(entries):,} " in output
+    assert '"num_updates": "2"' in output
