@@ -48,6 +48,23 @@ def run(name, arguments, log, on_line=None, environment=None):
         raise ValueError(f"{name} ended with code {process.returncode} ({last}); all that it said is in {log}")
 
 
+def binarize(folder, source, target, arguments=()):
+    """fairseq-preprocess of ``folder/{train,valid,test}.{source,target}`` into ``folder/bin``, complete or not at all.
+
+    Both languages get one dictionary (Section 3.4). Returns the data directory; raises ValueError.
+    """
+    unfinished, finished = folder / "bin.unfinished", folder / "bin"
+    for old in (unfinished, finished):
+        shutil.rmtree(old, ignore_errors=True)
+    splits = [word for split in ("train", "valid", "test") for word in (f"--{split}pref", folder / split)]
+    run("fairseq-preprocess", [
+        "--source-lang", source, "--target-lang", target, *splits, "--joined-dictionary", "--destdir", unfinished,
+        *arguments,
+    ], folder / "preprocess.log")
+    unfinished.rename(finished)
+    return finished
+
+
 def stop():
     """End the commands that other threads are running."""
     for process in list(_running):

@@ -14,7 +14,6 @@ punctuation. A treebank is yours to give; scripts/toy_trees.py makes a tiny one.
 
 import argparse
 import re
-import shutil
 from pathlib import Path
 
 import commands
@@ -46,17 +45,9 @@ def prepare(arguments):
         for suffix, lines in texts.items():
             with atomic_path(arguments.folder / f"{split}.{suffix}") as path:
                 path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    unfinished, finished = arguments.folder / "bin.unfinished", arguments.folder / "bin"
-    for old in (unfinished, finished):
-        shutil.rmtree(old, ignore_errors=True)
-    prefixes = [word for split in SPLITS for word in (f"--{split}pref", arguments.folder / split)]
-    commands.run("fairseq-preprocess", [
-        "--source-lang", SOURCE, "--target-lang", TARGET, *prefixes, "--joined-dictionary",
-        "--nwordssrc", arguments.vocabulary, "--destdir", unfinished,
-    ], arguments.folder / "preprocess.log")
-    unfinished.rename(finished)
+    data = commands.binarize(arguments.folder, SOURCE, TARGET, ["--nwordssrc", arguments.vocabulary])
     counts = ", ".join(f"{len(gold)} {split}" for split, gold in splits.items())
-    print(f"{counts} trees; the data directory: {finished}")
+    print(f"{counts} trees; the data directory: {data}")
 
 
 def parse(arguments):

@@ -9,8 +9,8 @@ The pair has what the variations of Table 3 are about, in the smallest form:
 - Words agree with others far away. In the target an adjective carries the class and number of its noun, and a verb
   carries one ending for its subject's class and number *and* its object's class, together: two places must be read
   for one token. A particle at the end of the source sentence sets the tense of every verb.
-- Some words have two translations, and the choice between them is free. No model can predict it; a model that is
-  not regularised learns the choices of the training text by heart.
+- Some words have two translations, and the choice between them is free. No model can predict it; the training text
+  is so small that a model that is not regularised learns its choices by heart.
 
 Everything follows from --seed: the same command writes the same files.
 """
@@ -18,7 +18,6 @@ Everything follows from --seed: the same command writes the same files.
 import argparse
 import itertools
 import random
-import shutil
 from pathlib import Path
 
 import commands
@@ -107,8 +106,7 @@ def main():
     if min(arguments.train, arguments.valid) < 1:
         raise ValueError("--train and --valid must be at least 1")
     write(arguments.folder, arguments.train, arguments.valid, arguments.seed)
-    binarize(arguments.folder)
-    print(f"the data directory: {arguments.folder / 'bin'}")
+    print(f"the data directory: {commands.binarize(arguments.folder, SOURCE, TARGET)}")
 
 
 def write(folder, train, valid, seed):
@@ -126,18 +124,6 @@ def write(folder, train, valid, seed):
         for side, suffix in enumerate((SOURCE, TARGET)):
             with atomic_path(folder / f"{split}.{suffix}") as path:
                 path.write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
-
-
-def binarize(folder):
-    """fairseq-preprocess with one dictionary for both languages, into ``folder/bin``."""
-    unfinished, finished = folder / "bin.unfinished", folder / "bin"
-    for old in (unfinished, finished):
-        shutil.rmtree(old, ignore_errors=True)
-    splits = [word for split in ("train", "valid", "test") for word in (f"--{split}pref", folder / split)]
-    commands.run("fairseq-preprocess", [
-        "--source-lang", SOURCE, "--target-lang", TARGET, *splits, "--joined-dictionary", "--destdir", unfinished,
-    ], folder / "preprocess.log")
-    unfinished.rename(finished)
 
 
 if __name__ == "__main__":
