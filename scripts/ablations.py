@@ -207,6 +207,7 @@ class Study:
         self.runs = [Run(settings, row, seed, out) for seed in seeds for row in rows]
         self.lock = threading.Lock()
         self.start = time.monotonic()
+        self.ended = False  # by the user
 
     def execute(self, jobs):
         """Do what is not yet done. Raises ValueError at the end if a run failed; the others are finished first."""
@@ -219,6 +220,7 @@ class Study:
         try:
             failures = [failure for failure in (future.result() for _, future in futures) if failure]
         except KeyboardInterrupt:
+            self.ended = True
             pool.shutdown(wait=False, cancel_futures=True)
             commands.stop()
             raise
@@ -231,7 +233,8 @@ class Study:
         try:
             figures = run.execute(self._say)
         except ValueError as error:
-            self._say(f"{run.row} seed {run.seed} failed: {error}")
+            if not self.ended:
+                self._say(f"{run.row} seed {run.seed} failed: {error}")
             return f"{run.row} seed {run.seed}: {error}"
         with self.lock:
             self.report()

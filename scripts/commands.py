@@ -4,11 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 PLUGIN = Path(__file__).resolve().parent.parent / "vaswani_plugin"
 
 _running = set()
+_stopped = threading.Event()
 
 
 def run(name, arguments, log, on_line=None, environment=None):
@@ -19,8 +21,10 @@ def run(name, arguments, log, on_line=None, environment=None):
         environment: variables beside those of this process
 
     Raises:
-        ValueError: the command is not installed, or ended with an error
+        ValueError: the command is not installed, or ended with an error, or :func:`stop` was called
     """
+    if _stopped.is_set():
+        raise ValueError(f"{name} was not started any more")
     words = [find(name), *map(str, arguments)]
     with open(log, "a", encoding="utf-8") as file:
         file.write(f"$ {' '.join(words)}\n")
@@ -66,7 +70,8 @@ def binarize(folder, source, target, arguments=()):
 
 
 def stop():
-    """End the commands that other threads are running."""
+    """End the commands that other threads are running, and start no more."""
+    _stopped.set()
     for process in list(_running):
         process.terminate()
 

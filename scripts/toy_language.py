@@ -49,29 +49,29 @@ class Language:
     def sentence(self):
         """One pair: ``(source words, target words)``."""
         tense = self.random.randrange(len(TENSES))
-        source, target = self._clause(tense, depth=0)
+        source, target = self._clause(tense)
         return source + [TENSES[tense]], target
 
-    def _clause(self, tense, depth):
+    def _clause(self, tense):
         """subject verb object; in the target subject object verb, and the verb agrees with both."""
-        subject, subject_target, subject_class, number = self._noun_phrase(tense, depth)
-        object_, object_target, object_class, _ = self._noun_phrase(tense, depth)
+        subject, subject_target, subject_class, number = self._noun_phrase(tense)
+        object_, object_target, object_class, _ = self._noun_phrase(tense)
         verb, verb_target = self._verb(tense, subject_class, number, object_class)
         return subject + verb + object_, subject_target + object_target + verb_target
 
-    def _noun_phrase(self, tense, depth):
+    def _noun_phrase(self, tense):
         """number adjective* noun (that verb object)?; in the target clause-that noun number adjective*."""
         noun = self._word(self.nouns)
         noun_class, number = self.noun_class[noun], self.random.randrange(2)
-        adjectives = [self._word(self.adjectives) for _ in range(self.random.choice((0, 0, 1, 1, 2)))]
+        adjectives = [self._word(self.adjectives) for _ in range(self.random.choice((0, 0, 1)))]
         source = [("a", "some")[number], *adjectives, noun]
         stem = self.stem[noun]
         if noun in self.second_stem and self.random.random() < 0.5:
             stem = self.second_stem[noun]
         ending = f"-{'ae'[number]}{noun_class}"
         target = [stem] + [word for adjective in adjectives for word in (self.stem[adjective], ending)]
-        if self.random.random() < 0.35 / (1 + depth):
-            object_, object_target, object_class, _ = self._noun_phrase(tense, depth + 1)
+        if self.random.random() < 0.2:
+            object_, object_target, object_class, _ = self._noun_phrase(tense)
             verb, verb_target = self._verb(tense, noun_class, number, object_class)
             source = source + ["that"] + verb + object_
             target = object_target + verb_target + ["ke"] + target

@@ -45,7 +45,7 @@ class Grammar:
         choice = self.random.random()
         if choice < 0.15:
             return Tree("NP", [phrase, Tree("PP", [Leaf("IN", "with"), self._simple(CARRIED)])])
-        if choice < 0.25 and depth < 2:
+        if choice < 0.25 and depth < 1:
             clause = Tree("SBAR", [Tree("WHNP", [Leaf("WP", "who")]), Tree("S", [self.verb_phrase(depth + 1)])])
             return Tree("NP", [phrase, clause])
         if choice < 0.32:
@@ -54,7 +54,7 @@ class Grammar:
 
     def verb_phrase(self, depth):
         choice = self.random.random()
-        if choice < 0.2 and depth < 2:
+        if choice < 0.2 and depth < 1:
             return Tree("VP", [self._word("VBD", SAYING),
                                Tree("SBAR", [Leaf("IN", "that"), self.sentence(depth + 1)])])
         if choice < 0.4:

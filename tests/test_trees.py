@@ -185,7 +185,7 @@ def test_a_broken_treebank_is_one_sentence(tmp_path):
 def test_a_small_parser_from_trees_to_f1(tmp_path):
     """prepare, fairseq-train, parse: the whole of Section 6.3 at a small size."""
     banks = tmp_path / "banks"
-    assert script("toy_trees.py", banks, "--train", 1500, "--valid", 40).returncode == 0
+    assert script("toy_trees.py", banks, "--train", 3000, "--valid", 40).returncode == 0
     folder = tmp_path / "data"
     result = script("parse_trees.py", "prepare", folder, *(
         word for split in ("train", "valid", "test") for word in (f"--{split}", banks / f"{split}.mrg")))
@@ -193,8 +193,8 @@ def test_a_small_parser_from_trees_to_f1(tmp_path):
     commands.run("fairseq-train", [
         folder / "bin", "--user-dir", ROOT / "vaswani_plugin", "--task", "vaswani_translation",
         "--arch", "vaswani2017_parsing", "--encoder-layers", 2, "--decoder-layers", 2, "--encoder-embed-dim", 64,
-        "--encoder-ffn-embed-dim", 128, "--max-tokens", 600, "--warmup-updates", 100, "--lr-factor", 0.4,
-        "--max-update", 400, "--save-dir", tmp_path / "checkpoints", "--no-epoch-checkpoints",
+        "--encoder-ffn-embed-dim", 128, "--max-tokens", 600, "--warmup-updates", 150, "--lr-factor", 0.4,
+        "--max-update", 1000, "--save-dir", tmp_path / "checkpoints", "--no-epoch-checkpoints",
         "--save-interval-updates", 0, "--validate-interval", 100, "--cpu",
     ], tmp_path / "train.log", environment={"OMP_NUM_THREADS": "1"})
     result = script("parse_trees.py", "parse", folder, "--path", tmp_path / "checkpoints" / "checkpoint_last.pt")
