@@ -2,22 +2,20 @@
 
 import json
 import math
+import random
 import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
+import ablations
 import pytest
+import table3
+import toy_language
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+from vaswani_plugin.architectures import ARCHITECTURES
 
-import ablations  # noqa: E402
-import table3  # noqa: E402
-import toy_language  # noqa: E402
-
-from vaswani_plugin.architectures import ARCHITECTURES  # noqa: E402
+from .helpers import REPOSITORY, run
 
 SETTINGS = ablations.Settings(data="bin", subset="valid", scale="1/8", depth="1/2", updates=1000, warmup=40,
                               lr_factor=1.0, tokens=500)
@@ -134,8 +132,6 @@ def test_a_folder_holds_one_kind_of_runs(tmp_path):
 
 def test_the_invented_language_agrees():
     """Target words against their source, by the lexicon."""
-    import random
-
     language = toy_language.Language(random.Random(1))
     for _ in range(200):
         source, target = language.sentence()
@@ -163,8 +159,7 @@ def test_the_same_seed_writes_the_same_language(tmp_path):
 
 
 def script(name, *arguments):
-    return subprocess.run([sys.executable, ROOT / "scripts" / name, *map(str, arguments)],
-                          capture_output=True, text=True)
+    return run("python", REPOSITORY / "scripts" / name, *arguments, timeout=1800)
 
 
 def test_bad_input_is_one_sentence(tmp_path):
@@ -204,7 +199,7 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path):
     assert script("toy_language.py", tmp_path / "toy", "--train", 200, "--valid", 20).returncode == 0
 
     def command(out):
-        return [sys.executable, ROOT / "scripts" / "ablations.py", tmp_path / "toy" / "bin", tmp_path / out, "--rows",
+        return [sys.executable, REPOSITORY / "scripts" / "ablations.py", tmp_path / "toy" / "bin", tmp_path / out, "--rows",
                 "base", "--scale", "1/16", "--depth", "1/6", "--updates", "60", "--tokens", "200"]
 
     assert subprocess.run(command("undisturbed"), capture_output=True).returncode == 0

@@ -1,17 +1,12 @@
 """The small experiments of the paper: figures worked out by hand, and files that a person gets."""
 
 import math
-import subprocess
-import sys
-from pathlib import Path
 
+import paper_numbers
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import paper_numbers  # noqa: E402
+from .helpers import REPOSITORY, run
 
 NAMES = ["variance", "saturation", "positions", "schedule", "table1", "masks", "shapes", "parameters", "cost"]
 
@@ -120,13 +115,12 @@ def test_training_cost_of_table_2():
     assert base["counted"] == 6 * 63_045_632 * 25_000 * 100_000
 
 
-def run(*arguments):
-    return subprocess.run([sys.executable, ROOT / "scripts" / "paper_experiments.py", *map(str, arguments)],
-                          capture_output=True, text=True)
+def script(*arguments):
+    return run("python", REPOSITORY / "scripts" / "paper_experiments.py", *arguments)
 
 
 def test_the_script_writes_a_text_and_a_picture_for_each_experiment(tmp_path):
-    result = run(tmp_path)
+    result = script(tmp_path)
     assert result.returncode == 0, result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{n}.{e}" for n in NAMES for e in ("txt", "png"))
     for name in NAMES:
@@ -138,7 +132,7 @@ def test_the_script_writes_a_text_and_a_picture_for_each_experiment(tmp_path):
 
 
 def test_sizes_that_make_no_table_are_refused_in_one_sentence(tmp_path):
-    result = run(tmp_path, "-k", 1)
+    result = script(tmp_path, "-k", 1)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == "paper_experiments.py: -k must be at least 2, not 1"
     assert "Traceback" not in result.stderr

@@ -1,21 +1,16 @@
 """Trees as text, and labelled bracketing against an example worked out by hand."""
 
 import random
-import subprocess
-import sys
-from pathlib import Path
 
+import commands
 import pytest
+import toy_trees
+import trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trees import Leaf, Tree
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import commands  # noqa: E402
-import toy_trees  # noqa: E402
-import trees  # noqa: E402
-from trees import Leaf, Tree  # noqa: E402
+from .helpers import PLUGIN, REPOSITORY, run
 
 GOLD = """(S (NP (DT the) (NN dog)) (VP (VBD saw) (NP (DT a) (NN man)) (PP (IN with) (NP (DT a) (NN hat)))) (. .))"""
 # The hat goes with the man instead.
@@ -151,8 +146,7 @@ def test_whatever_the_output_the_words_stay(tokens, count):
 
 
 def script(name, *arguments):
-    return subprocess.run([sys.executable, ROOT / "scripts" / name, *map(str, arguments)],
-                          capture_output=True, text=True)
+    return run("python", REPOSITORY / "scripts" / name, *arguments, timeout=1800)
 
 
 def test_the_same_seed_writes_the_same_treebank(tmp_path):
@@ -191,7 +185,7 @@ def test_a_small_parser_from_trees_to_f1(tmp_path):
         word for split in ("train", "valid", "test") for word in (f"--{split}", banks / f"{split}.mrg")))
     assert result.returncode == 0, result.stderr
     commands.run("fairseq-train", [
-        folder / "bin", "--user-dir", ROOT / "vaswani_plugin", "--task", "vaswani_translation",
+        folder / "bin", "--user-dir", PLUGIN, "--task", "vaswani_translation",
         "--arch", "vaswani2017_parsing", "--encoder-layers", 2, "--decoder-layers", 2, "--encoder-embed-dim", 64,
         "--encoder-ffn-embed-dim", 128, "--max-tokens", 600, "--warmup-updates", 150, "--lr-factor", 0.4,
         "--max-update", 1000, "--save-dir", tmp_path / "checkpoints", "--no-epoch-checkpoints",
