@@ -68,7 +68,7 @@ class Grammar:
         return Tree("VP", children)
 
     def _simple(self, nouns):
-        adjectives = [self._word("JJ", ADJECTIVES) for _ in range(self.random.choice((0, 0, 0, 1, 2)))]
+        adjectives = [self._word("JJ", ADJECTIVES) for _ in range(self.random.choice((0, 0, 1)))]
         return Tree("NP", [Leaf("DT", self.random.choice(("the", "a"))), *adjectives, self._word("NN", nouns)])
 
     def _word(self, tag, words):

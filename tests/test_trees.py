@@ -187,8 +187,8 @@ def test_a_small_parser_from_trees_to_f1(tmp_path):
     commands.run("fairseq-train", [
         folder / "bin", "--user-dir", PLUGIN, "--task", "vaswani_translation",
         "--arch", "vaswani2017_parsing", "--encoder-layers", 2, "--decoder-layers", 2, "--encoder-embed-dim", 64,
-        "--encoder-ffn-embed-dim", 128, "--max-tokens", 600, "--warmup-updates", 150, "--lr-factor", 0.4,
-        "--max-update", 1000, "--save-dir", tmp_path / "checkpoints", "--no-epoch-checkpoints",
+        "--encoder-ffn-embed-dim", 128, "--max-tokens", 800, "--warmup-updates", 100, "--lr-factor", 0.3,
+        "--max-update", 1500, "--save-dir", tmp_path / "checkpoints", "--no-epoch-checkpoints",
         "--save-interval-updates", 0, "--validate-interval", 100, "--cpu",
     ], tmp_path / "train.log", environment={"OMP_NUM_THREADS": "1"})
     result = script("parse_trees.py", "parse", folder, "--path", tmp_path / "checkpoints" / "checkpoint_last.pt")
