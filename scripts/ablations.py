@@ -45,12 +45,12 @@ class Settings:
     tokens: int
 
     def architecture(self, row):
-        """The row of Table 3 with its widths times ``scale`` and its layers times ``depth``. Raises ValueError."""
+        """The row of Table 3 with widths times ``scale``, layers times ``depth`` (rounded, at least 1). Raises ValueError."""
         base, paper = paper_architecture(table3.BASE), paper_architecture(row)
         scale, depth = Fraction(self.scale), Fraction(self.depth)
         small = replace(
             paper,
-            layers=_whole(paper.layers * depth, "layers", row),
+            layers=max(1, round(paper.layers * depth)),
             d_model=_whole(paper.d_model * scale, "d_model", row),
             d_ff=_whole(paper.d_ff * scale, "d_ff", row),
             d_k=_whole(paper.d_k * scale, "d_k", row, least=0),
@@ -85,7 +85,7 @@ def architecture_name(row):
 
 def _whole(number, name, row, least=1):
     if number.denominator != 1 or number < least:
-        raise ValueError(f"row {row}: {name} would be {number}, not a whole number: choose another --scale or --depth")
+        raise ValueError(f"row {row}: {name} would be {number}, not a whole number: choose another --scale")
     return int(number)
 
 
@@ -316,7 +316,7 @@ def _arguments():
     parser.add_argument("--rows", nargs="+", default=["all"], metavar="ROW",
                         help=f"{', '.join(table3.PAPER)}, or groups {', '.join(table3.GROUPS)} (default: all)")
     parser.add_argument("--scale", type=_fraction, default="1", help="factor on d_model, d_ff, d_k, d_v (default: 1)")
-    parser.add_argument("--depth", type=_fraction, default="1", help="factor on the number of layers (default: 1)")
+    parser.add_argument("--depth", type=_fraction, default="1", help="factor on the number of layers, which is rounded (default: 1)")
     parser.add_argument("--updates", type=_positive, default=100_000,
                         help="updates of base; big gets three times as many (default: %(default)s, the paper's)")
     parser.add_argument("--warmup", type=_positive, help="warm-up updates (default: 4%% of --updates, as in the paper)")

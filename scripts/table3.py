@@ -169,6 +169,8 @@ def plot(path, title, rows, results):
     curves.set_xlabel("update")
     curves.set_ylabel("perplexity, validation")
     curves.set_yscale("log")
+    curves.yaxis.set_major_formatter("{x:g}")
+    curves.yaxis.set_minor_formatter("{x:g}")
     curves.legend(fontsize=8)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
@@ -177,4 +179,5 @@ def plot(path, title, rows, results):
 def _colours(count):
     from matplotlib import colormaps
 
-    return [colormaps["tab20"](number % 20) for number in range(count)]
+    colours = colormaps["tab10" if count <= 10 else "tab20"]
+    return [colours(number % colours.N) for number in range(count)]

@@ -6,9 +6,10 @@ The pair has what the variations of Table 3 are about, in the smallest form:
 
 - Word order differs and nests. The source puts verbs in the middle and relative clauses after their noun
   ("the dog that sees a cat runs ..."); the target puts verbs last and relative clauses first.
-- Words agree with others far away. In the target an adjective carries the class and number of its noun, and a verb
-  carries one ending for its subject's class and number *and* its object's class, together: two places must be read
-  for one token. A particle at the end of the source sentence sets the tense of every verb.
+- Words agree with others far away, and most endings depend on several words at once. A noun and its adjectives end in
+  its class, its number (told by the article) and its case: the case of a subject follows from the tense, which a
+  particle at the end of the source sentence sets, that of an object from the verb. A verb ends in the class and number
+  of its subject *and* the class of its object.
 - Some words have two translations, and the choice between them is free. No model can predict it; the training text
   is so small that a model that is not regularised learns its choices by heart.
 
@@ -24,10 +25,11 @@ import commands
 from common import atomic_path, run_as_script
 
 SOURCE, TARGET = "src", "tgt"
-CLASSES = 3
+CLASSES, CASES = 3, 3
 NOUNS, ADJECTIVES, VERBS = 30, 12, 18
-FREE = 3  # every third noun has two translations
+FREE = 2  # every second noun has two translations
 TENSES = ("past", "now", "soon")
+ARTICLES = ("a", "some")  # singular, plural
 
 
 class Language:
@@ -45,6 +47,7 @@ class Language:
         self.stem = dict(zip(words, stems))
         self.second_stem = {noun: next(names) for noun in self.nouns[::FREE]}
         self.noun_class = {noun: random_.randrange(CLASSES) for noun in self.nouns}
+        self.case = {verb: random_.randrange(CASES) for verb in self.verbs}
 
     def sentence(self):
         """One pair: ``(source words, target words)``."""
@@ -54,33 +57,32 @@ class Language:
 
     def _clause(self, tense):
         """subject verb object; in the target subject object verb, and the verb agrees with both."""
-        subject, subject_target, subject_class, number = self._noun_phrase(tense)
-        object_, object_target, object_class, _ = self._noun_phrase(tense)
-        verb, verb_target = self._verb(tense, subject_class, number, object_class)
-        return subject + verb + object_, subject_target + object_target + verb_target
+        verb = self._word(self.verbs)
+        subject, subject_target, subject_class, number = self._noun_phrase(tense, case=tense)
+        object_, object_target, object_class, _ = self._noun_phrase(tense, case=self.case[verb])
+        verb_target = self._verb(verb, tense, subject_class, number, object_class)
+        return [*subject, verb, *object_], subject_target + object_target + verb_target
 
-    def _noun_phrase(self, tense):
-        """number adjective* noun (that verb object)?; in the target clause-that noun number adjective*."""
+    def _noun_phrase(self, tense, case):
+        """article adjective* noun (that verb object)?; in the target (object verb ke)? noun adjective*."""
         noun = self._word(self.nouns)
         noun_class, number = self.noun_class[noun], self.random.randrange(2)
         adjectives = [self._word(self.adjectives) for _ in range(self.random.choice((0, 0, 1)))]
-        source = [("a", "some")[number], *adjectives, noun]
+        source = [ARTICLES[number], *adjectives, noun]
         stem = self.stem[noun]
         if noun in self.second_stem and self.random.random() < 0.5:
             stem = self.second_stem[noun]
-        ending = f"-{'ae'[number]}{noun_class}"
-        target = [stem] + [word for adjective in adjectives for word in (self.stem[adjective], ending)]
-        if self.random.random() < 0.2:
-            object_, object_target, object_class, _ = self._noun_phrase(tense)
-            verb, verb_target = self._verb(tense, noun_class, number, object_class)
-            source = source + ["that"] + verb + object_
-            target = object_target + verb_target + ["ke"] + target
+        stems = [stem] + [self.stem[adjective] for adjective in adjectives]
+        target = [word for stem in stems for word in (stem, f"-{'ae'[number]}{noun_class}{case}")]
+        if self.random.random() < 0.15:
+            verb = self._word(self.verbs)
+            object_, object_target, object_class, _ = self._noun_phrase(tense, case=self.case[verb])
+            source += ["that", verb, *object_]
+            target = object_target + self._verb(verb, tense, noun_class, number, object_class) + ["ke"] + target
         return source, target, noun_class, number
 
-    def _verb(self, tense, subject_class, number, object_class):
-        verb = self._word(self.verbs)
-        ending = f"-{'nm'[number]}{subject_class}{object_class}"
-        return [verb], [self.stem[verb], ending, f"-{TENSES[tense][0]}"]
+    def _verb(self, verb, tense, subject_class, number, object_class):
+        return [self.stem[verb], f"-{'nm'[number]}{subject_class}{object_class}", f"-{TENSES[tense][0]}"]
 
     def _word(self, words):
         """A word; the first ones are more frequent, as in a real text."""
@@ -99,7 +101,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="where to write; the binarized data go to FOLDER/bin")
-    parser.add_argument("--train", type=int, default=600, help="sentences to train on (default %(default)s)")
+    parser.add_argument("--train", type=int, default=1000, help="sentences to train on (default %(default)s)")
     parser.add_argument("--valid", type=int, default=200, help="sentences of valid and of test (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
