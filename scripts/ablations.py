@@ -1,0 +1,352 @@
+"""Train rows of Table 3 at any scale, with several seeds, and set the results beside the paper's.
+
+    python scripts/toy_language.py runs/toy
+    python scripts/ablations.py runs/toy/bin runs/ablations --rows a_h1 b_dk16 c_n2 d_drop0 e_learned \\
+        --scale 1/8 --depth 1/2 --updates 1500 --warmup 200 --lr-factor 0.4 --tokens 500 --seeds 1 2 3 --jobs 2
+
+Every run is a fairseq-train and a fairseq-generate (beam 4, length penalty 0.6, no averaging, as for the paper's
+table). Give the same command again after an interruption: finished runs are kept, others go on from their last
+checkpoint. The report, table3.md, table3.json and table3.png, stands in the output folder and grows with every run.
+"""
+
+import argparse
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import commands
+import table3
+from common import atomic_path, run_as_script
+
+sys.path.insert(0, str(commands.PLUGIN.parent))
+
+VALIDATIONS = 10  # in each run
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides the figures, but for row and seed."""
+
+    data: str
+    subset: str
+    scale: str
+    depth: str
+    updates: int
+    warmup: int
+    lr_factor: float
+    tokens: int
+
+    def architecture(self, row):
+        """The row of Table 3 with widths times ``scale``, layers times ``depth`` (rounded, at least 1). Raises ValueError."""
+        base, paper = paper_architecture(table3.BASE), paper_architecture(row)
+        scale, depth = Fraction(self.scale), Fraction(self.depth)
+        small = replace(
+            paper,
+            layers=max(1, round(paper.layers * depth)),
+            d_model=_whole(paper.d_model * scale, "d_model", row),
+            d_ff=_whole(paper.d_ff * scale, "d_ff", row),
+            d_k=_whole(paper.d_k * scale, "d_k", row, least=0),
+            d_v=_whole(paper.d_v * scale, "d_v", row, least=0),
+            updates=self.updates * paper.updates // base.updates,
+        )
+        if small.d_model % small.heads:
+            raise ValueError(f"row {row} at scale {self.scale}: {small.heads} heads do not divide {small.d_model}")
+        return small
+
+    def header(self, rows, seeds):
+        return [
+            f"Data: `{self.data}`, subset `{self.subset}`. Widths x {self.scale}, layers x {self.depth}, base trained"
+            f" for {self.updates} updates of up to {self.tokens} tokens, {self.warmup} of warm-up, Eq. 3 times"
+            f" {self.lr_factor:g}. Seeds asked for: {', '.join(map(str, seeds))}.",
+            "",
+            f"The paper: {len(rows)} of these rows on WMT 2014 English-German, scale 1, 100000 updates of 25000 tokens,"
+            " 4000 of warm-up, one run each. Figures of the two must not be compared, only their directions.",
+        ]
+
+
+def paper_architecture(row):
+    """The plugin's entry for a row of Table 3."""
+    from vaswani_plugin.architectures import ARCHITECTURES
+
+    return ARCHITECTURES[architecture_name(row)]
+
+
+def architecture_name(row):
+    return "vaswani2017" if row == table3.BASE else f"vaswani2017_{row}"
+
+
+def _whole(number, name, row, least=1):
+    if number.denominator != 1 or number < least:
+        raise ValueError(f"row {row}: {name} would be {number}, not a whole number: choose another --scale")
+    return int(number)
+
+
+class Run:
+    """One row with one seed, in a folder of its own."""
+
+    def __init__(self, settings, row, seed, out):
+        self.settings, self.row, self.seed = settings, row, seed
+        self.architecture = settings.architecture(row)
+        self.folder = out / row / f"seed{seed}"
+        self.result_file = self.folder / "result.json"
+        self.log = self.folder / "train.log"
+
+    def result(self):
+        """The figures of the finished run, or ``None``."""
+        return json.loads(self.result_file.read_text()) if self.result_file.is_file() else None
+
+    def execute(self, say):
+        """Train, generate, write ``result.json``; what an earlier try has done is kept. Returns the figures."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._trained():
+            commands.run("fairseq-train", self._train_arguments(), self.log,
+                         on_line=lambda line: self._report(line, say), environment=_one_thread_each())
+        translations = self.folder / "generate.log"
+        translations.unlink(missing_ok=True)
+        commands.run("fairseq-generate", self._generate_arguments(), translations, environment=_one_thread_each())
+        figures = figures_of(self.log.read_text(encoding="utf-8"), translations.read_text(encoding="utf-8"))
+        with atomic_path(self.result_file) as path:
+            path.write_text(json.dumps(figures, indent=1))
+        return figures
+
+    def _trained(self):
+        if not self.log.is_file():
+            return False
+        curve = validations(self.log.read_text(encoding="utf-8"))
+        return bool(curve) and curve[-1][0] == self.architecture.updates and self._checkpoint().is_file()
+
+    def _checkpoint(self):
+        return self.folder / "checkpoint_last.pt"
+
+    def _report(self, line, say):
+        found = _record(line, "valid")
+        if found:
+            say(f"{self.row} seed {self.seed}: update {found['valid_num_updates']} of {self.architecture.updates},"
+                f" perplexity {perplexity(found, 'valid'):.2f}")
+
+    def _train_arguments(self):
+        small = self.architecture
+        every = max(1, small.updates // VALIDATIONS)
+        arguments = [
+            self.settings.data, "--user-dir", commands.PLUGIN, "--task", "vaswani_translation",
+            "--arch", architecture_name(self.row),
+            "--encoder-embed-dim", small.d_model, "--encoder-ffn-embed-dim", small.d_ff,
+            "--encoder-layers", small.layers, "--decoder-layers", small.layers,
+            "--max-update", small.updates, "--warmup-updates", self.settings.warmup,
+            "--lr-factor", self.settings.lr_factor, "--max-tokens", self.settings.tokens, "--seed", self.seed,
+            "--valid-subset", self.settings.subset, "--validate-interval-updates", every,
+            "--save-interval-updates", every, "--keep-interval-updates", 1, "--no-epoch-checkpoints",
+            # Validations and checkpoints come by updates alone: epochs are short on small data.
+            "--validate-interval", 10**6, "--save-interval", 10**6,
+            "--save-dir", self.folder, "--log-format", "json", "--log-interval", every,
+        ]
+        if small.d_k:
+            arguments += ["--attention-key-dim", small.d_k]
+        return arguments
+
+    def _generate_arguments(self):
+        return [self.settings.data, "--user-dir", commands.PLUGIN, "--task", "vaswani_translation",
+                "--path", self._checkpoint(), "--gen-subset", self.settings.subset, "--batch-size", 64,
+                "--remove-bpe"]
+
+
+def _one_thread_each():
+    """Small models are fastest with one thread; a user's own setting stays."""
+    return {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
+
+
+def _record(line, kind):
+    """The JSON object of a line ``... | INFO | KIND | {...}`` of fairseq's log, or ``None``."""
+    found = re.search(rf"\| {kind} \| (\{{.*\}})\s*$", line)
+    return json.loads(found.group(1)) if found else None
+
+
+def perplexity(record, kind):
+    """From the log's nll_loss in bits, which has more digits than its perplexity."""
+    return 2 ** float(record[f"{kind}_nll_loss"])
+
+
+def validations(log):
+    """``[(update, perplexity)]`` in order; a validation that a resumed run repeated counts once."""
+    records = filter(None, (_record(line, "valid") for line in log.splitlines()))
+    return sorted({int(record["valid_num_updates"]): perplexity(record, "valid") for record in records}.items())
+
+
+def figures_of(train_log, generate_log):
+    """The figures of a run from what the two commands printed. Raises ValueError when one is missing."""
+    curve = validations(train_log)
+    epochs = [found for found in (_record(line, "train") for line in train_log.splitlines()) if found]
+    parameters = re.findall(r"num\. shared model params: ([\d,]+)", train_log)
+    bleu = re.findall(r"BLEU4 = ([\d.]+)", generate_log)
+    if not (curve and epochs and parameters and bleu):
+        raise ValueError("the logs of fairseq-train and fairseq-generate lack a perplexity, a size or a BLEU score")
+    return {
+        "perplexity": curve[-1][1],
+        "best_perplexity": min(value for _, value in curve),
+        "training_perplexity": perplexity(epochs[-1], "train"),
+        "bleu": float(bleu[-1]),
+        "parameters": int(parameters[-1].replace(",", "")),
+        "curve": curve,
+    }
+
+
+class Study:
+    """All runs of one command, their progress and their report."""
+
+    def __init__(self, settings, rows, seeds, out):
+        self.settings, self.rows, self.seeds, self.out = settings, rows, seeds, out
+        # Seed by seed, so that an interrupted study has whole comparisons.
+        self.runs = [Run(settings, row, seed, out) for seed in seeds for row in rows]
+        self.lock = threading.Lock()
+        self.start = time.monotonic()
+        self.ended = False  # by the user
+
+    def execute(self, jobs):
+        """Do what is not yet done. Raises ValueError at the end if a run failed; the others are finished first."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._keep_settings()
+        waiting = [run for run in self.runs if run.result() is None]
+        self._say(f"{len(self.runs)} runs, {len(self.runs) - len(waiting)} of them finished before")
+        pool = ThreadPoolExecutor(jobs)
+        futures = [(run, pool.submit(self._one, run)) for run in waiting]
+        try:
+            failures = [failure for failure in (future.result() for _, future in futures) if failure]
+        except KeyboardInterrupt:
+            self.ended = True
+            pool.shutdown(wait=False, cancel_futures=True)
+            commands.stop()
+            raise
+        self.report()
+        if failures:
+            raise ValueError(f"{len(failures)} of {len(self.runs)} runs failed, the first: {failures[0]}")
+
+    def _one(self, run):
+        """Execute one run; returns the sentence of its failure or ``None``."""
+        try:
+            figures = run.execute(self._say)
+        except ValueError as error:
+            if not self.ended:
+                self._say(f"{run.row} seed {run.seed} failed: {error}")
+            return f"{run.row} seed {run.seed}: {error}"
+        with self.lock:
+            self.report()
+        self._say(f"{run.row} seed {run.seed}: perplexity {figures['perplexity']:.3f}, BLEU {figures['bleu']:.1f}")
+        return None
+
+    def _say(self, text):
+        done = sum(run.result_file.is_file() for run in self.runs)
+        minutes, seconds = divmod(int(time.monotonic() - self.start), 60)
+        print(f"{minutes:3d}:{seconds:02d}  {done}/{len(self.runs)} runs  {text}", flush=True)
+
+    def _keep_settings(self):
+        """A folder holds runs of one kind only."""
+        file = self.out / "settings.json"
+        settings = asdict(self.settings)
+        if file.is_file():
+            earlier = json.loads(file.read_text())
+            different = [f"{name} {earlier.get(name)}" for name in settings if settings[name] != earlier.get(name)]
+            if different:
+                raise ValueError(f"{self.out} holds runs with {', '.join(different)}: choose another folder for these")
+        else:
+            with atomic_path(file) as path:
+                path.write_text(json.dumps(settings, indent=1))
+
+    def report(self):
+        """Write table3.md, table3.json and table3.png from the finished runs."""
+        results = {}
+        for run in self.runs:
+            if (figures := run.result()) is not None:
+                results.setdefault(run.row, {})[run.seed] = figures
+        sizes = {row: self._sizes(row) for row in self.rows}
+        header = self.settings.header(self.rows, self.seeds)
+        with atomic_path(self.out / "table3.md") as path:
+            path.write_text(table3.markdown(header, sizes, results), encoding="utf-8")
+        with atomic_path(self.out / "table3.json") as path:
+            path.write_text(json.dumps({
+                "settings": asdict(self.settings), "seeds": self.seeds, "sizes": sizes, "runs": results,
+                "paper": {row: dict(zip(("perplexity", "bleu", "millions"), table3.PAPER[row])) for row in self.rows},
+                "directions": {row: table3.verdict(row, results) for row in self.rows if row != table3.BASE},
+            }, indent=1))
+        if results:
+            with atomic_path(self.out / "table3.png") as path:
+                table3.plot(path, self._title(), self.rows, results)
+
+    def _title(self):
+        s = self.settings
+        return (f"Rows of Table 3 at widths x {s.scale}, layers x {s.depth}, {s.updates} updates of {s.tokens} tokens;"
+                f" {len(self.seeds)} seeds; {s.data}, {s.subset}")
+
+    def _sizes(self, row):
+        small = self.settings.architecture(row)
+        per_head = small.d_model // small.heads
+        return {"N": small.layers, "d_model": small.d_model, "d_ff": small.d_ff, "h": small.heads,
+                "d_k": small.d_k or per_head, "d_v": small.d_v or per_head, "P_drop": small.dropout,
+                "eps_ls": small.label_smoothing, "positions": "learned" if small.learned_positions else "sinusoids",
+                "updates": small.updates}
+
+
+def _fraction(text):
+    try:
+        value = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(0)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number such as 1/8 or 0.125")
+    return str(value)
+
+
+def _positive(text):
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return int(text)
+
+
+def _arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="directory of fairseq-preprocess --joined-dictionary")
+    parser.add_argument("out", type=Path, help="folder for runs and report")
+    parser.add_argument("--rows", nargs="+", default=["all"], metavar="ROW",
+                        help=f"{', '.join(table3.PAPER)}, or groups {', '.join(table3.GROUPS)} (default: all)")
+    parser.add_argument("--scale", type=_fraction, default="1", help="factor on d_model, d_ff, d_k, d_v (default: 1)")
+    parser.add_argument("--depth", type=_fraction, default="1", help="factor on the number of layers, which is rounded (default: 1)")
+    parser.add_argument("--updates", type=_positive, default=100_000,
+                        help="updates of base; big gets three times as many (default: %(default)s, the paper's)")
+    parser.add_argument("--warmup", type=_positive, help="warm-up updates (default: 4%% of --updates, as in the paper)")
+    parser.add_argument("--lr-factor", type=float, default=1.0,
+                        help="factor on Eq. 3, whose peak (d_model warmup)^-0.5 is high for small models (default: 1)")
+    parser.add_argument("--tokens", type=_positive, default=25_000,
+                        help="target tokens of an update, on one worker (default: %(default)s, the paper's)")
+    parser.add_argument("--seeds", type=_positive, nargs="+", default=[1])
+    parser.add_argument("--jobs", type=_positive, default=1, help="runs at the same time (default: 1)")
+    parser.add_argument("--subset", default="valid", help="split that is judged (default: valid)")
+    return parser.parse_args()
+
+
+def main():
+    arguments = _arguments()
+    logging.disable(logging.INFO)  # fairseq logs while it is imported
+    if not arguments.data.is_dir():
+        raise ValueError(f"DATA {arguments.data} is not a directory: prepare it with fairseq-preprocess")
+    if not arguments.lr_factor > 0:
+        raise ValueError(f"--lr-factor must be positive, not {arguments.lr_factor}")
+    rows = table3.choose(arguments.rows)
+    settings = Settings(
+        data=str(arguments.data), subset=arguments.subset, scale=arguments.scale, depth=arguments.depth,
+        updates=arguments.updates, warmup=arguments.warmup or max(1, arguments.updates // 25),
+        lr_factor=arguments.lr_factor, tokens=arguments.tokens,
+    )
+    study = Study(settings, rows, sorted(set(arguments.seeds)), arguments.out)
+    study.execute(arguments.jobs)
+    print(f"the report: {arguments.out / 'table3.md'}")
+
+
+if __name__ == "__main__":
+    run_as_script(main)
