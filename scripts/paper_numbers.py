@@ -161,6 +161,10 @@ def shape_trace(batch=32, source=40, target=50, name="vaswani2017", entries=ENTR
     config = VaswaniConfig(**ARCHITECTURES[name].options())
     trace = []
 
+    def shape_of(output):
+        # The feed-forward network takes all positions of a batch as the rows of one matrix.
+        return tuple((output.unflatten(0, (batch, -1)) if output.dim() == 2 else output).shape)
+
     def follow(layer, side):
         for label, module in layer.named_modules():
             where = f"{side} {label.replace('_', ' ').replace('.', ', ')}"
@@ -168,7 +172,7 @@ def shape_trace(batch=32, source=40, target=50, name="vaswani2017", entries=ENTR
                 module.seen_weights = _Recorder(trace, f"{where}, weights")
             if isinstance(module, (MultiHeadAttention, FeedForward)) or label.endswith(("inner", "norm")):
                 module.register_forward_hook(
-                    lambda module, inputs, output, where=where: trace.append((where, tuple(output.shape)))
+                    lambda module, inputs, output, where=where: trace.append((where, shape_of(output)))
                 )
 
     with torch.device("meta"):
