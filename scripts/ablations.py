@@ -147,6 +147,7 @@ class Run:
             # Validations and checkpoints come by updates alone: epochs are short on small data.
             "--validate-interval", 10**6, "--save-interval", 10**6,
             "--save-dir", self.folder, "--log-format", "json", "--log-interval", every,
+            "--num-workers", 0,  # short epochs: a process to load each costs more than it saves
         ]
         if small.d_k:
             arguments += ["--attention-key-dim", small.d_k]
