@@ -106,6 +106,30 @@ class Harmful:
         return (print, ("executed",))
 
 
+PREFETCHING = """
+import sys
+import torch
+from fairseq.data.iterators import BufferedIterator
+
+class Batches:
+    def __len__(self):
+        return 10**9
+
+    def __iter__(self):
+        while True:
+            yield [torch.nonzero(torch.randn(200) > 0).sum().item() for _ in range(5)]
+
+waiting, working = BufferedIterator(20, Batches()), BufferedIterator(10**6, Batches())
+next(waiting), next(working)
+"""
+
+
+def test_a_thread_that_makes_batches_ahead_does_not_abort_the_process():
+    # without the plugin's remedy this ends with "terminate called without an active exception"
+    run = python("import vaswani_plugin" + PREFETCHING)
+    assert run.returncode == 0, run.stderr
+
+
 def test_checkpoints_load_safely_and_foreign_objects_are_refused(tmp_path):
     torch.save({"args": Namespace(arch="transformer")}, tmp_path / "stock.pt")
     assert torch.load(tmp_path / "stock.pt")["args"].arch == "transformer"

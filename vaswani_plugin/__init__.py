@@ -17,6 +17,7 @@ if _problem is None:
     toolkit.silence_known_warnings()
     toolkit.allow_safe_checkpoints()
     toolkit.show_user_errors_as_sentences()
+    toolkit.end_prefetching_at_exit()
     __path__.extend(toolkit.name_every_path(__path__))
 
     from . import architectures, label_smoothing, learning_rate, transformer, translation  # noqa: F401

@@ -5,13 +5,17 @@ warning filters and exception hook are used. Importing this module needs neither
 """
 
 import argparse
+import atexit
 import collections
 import importlib
 import importlib.metadata
 import importlib.util
 import logging
 import os
+import queue
 import sys
+import threading
+import time
 import typing
 import warnings
 from contextlib import contextmanager
@@ -91,6 +95,32 @@ def allow_safe_checkpoints():
         reconstruct, (reconstruct, "numpy.core.multiarray._reconstruct"),  # BLEU counts of --eval-bleu
     ]
     torch.serialization.add_safe_globals(allowed)
+
+
+def end_prefetching_at_exit():
+    """Let fairseq's threads that make batches ahead end before Python does.
+
+    They are daemons: one that is inside torch while Python shuts down is torn out of it, and the
+    whole process, its training finished and saved, dies of "terminate called without an active
+    exception" (exit code 134).
+    """
+    atexit.unregister(_end_prefetching)
+    atexit.register(_end_prefetching)
+
+
+def _end_prefetching(patience=10.0):
+    from fairseq.data.iterators import BackgroundConsumer
+
+    deadline = time.monotonic() + patience
+    for thread in threading.enumerate():
+        if not isinstance(thread, BackgroundConsumer):
+            continue
+        thread._max_len = 0  # read after each batch
+        while thread.is_alive() and time.monotonic() < deadline:
+            try:
+                thread._queue.get(timeout=0.01)  # it may wait for a free place
+            except queue.Empty:
+                pass
 
 
 def silence_known_warnings():
