@@ -52,6 +52,24 @@ def test_a_query_without_a_visible_key_attends_to_nothing():
     assert (query.grad[0, 0, 1] == 0).all()
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_training_in_half_precision_rounds_its_result_alone(dtype, autocast):
+    """On CPUs the kernel runs in float32 there: output and gradients are the exact ones, rounded once."""
+    query, key, value = (random(2, 2, 5, 4, seed=s).to(dtype).requires_grad_() for s in (1, 2, 3))
+    exact = [x.detach().double().requires_grad_() for x in (query, key, value)]
+    allowed = torch.tensor([[True, True, True, True, False], [True, False, False, False, False]]).view(2, 1, 1, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        output = scaled_dot_product_attention(query, key, value, allowed)
+    assert output.dtype == dtype
+    expected = scaled_dot_product_attention(*exact, allowed)
+    weights = random(*expected.shape, seed=4).to(dtype)  # numbers that both types hold
+    output.backward(weights)
+    expected.backward(weights.double())
+    for found, right in [(output, expected), *((x.grad, y.grad) for x, y in zip((query, key, value), exact))]:
+        torch.testing.assert_close(found, right.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_multi_head_attention_is_a_loop_over_heads(bias):
     torch.manual_seed(5)
