@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -334,6 +335,7 @@ def _arguments():
 def main():
     arguments = _arguments()
     logging.disable(logging.INFO)  # fairseq logs while it is imported
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: the commands that run, end too
     if not arguments.data.is_dir():
         raise ValueError(f"DATA {arguments.data} is not a directory: prepare it with fairseq-preprocess")
     if not arguments.lr_factor > 0:

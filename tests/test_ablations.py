@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -201,3 +202,29 @@ def test_two_rows_from_data_to_report_and_again(tmp_path):
     assert again.returncode == 0, again.stdout + again.stderr
     assert "2 runs, 2 of them finished before" in again.stdout
     assert json.loads((tmp_path / "out" / "table3.json").read_text())["runs"] == first
+
+
+@pytest.mark.slow
+def test_an_ended_study_goes_on_where_it_was(tmp_path):
+    """Ended and started again, a run gives the figures of an undisturbed one."""
+    assert script("toy_language.py", tmp_path / "toy", "--train", 200, "--valid", 20).returncode == 0
+
+    def command(out):
+        # It is ended well after its first checkpoint, of update 100, and well before the last.
+        return [sys.executable, REPOSITORY / "scripts" / "ablations.py", tmp_path / "toy" / "bin", tmp_path / out, "--rows",
+                "base", "--scale", "1/16", "--depth", "1/6", "--updates", "1000", "--tokens", "200"]
+
+    assert subprocess.run(command("undisturbed"), capture_output=True).returncode == 0
+    with subprocess.Popen(command("ended"), stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if "update 200 of 1000" in line:
+                process.send_signal(signal.SIGTERM)
+    assert process.returncode == 130
+    log = tmp_path / "ended" / "base" / "seed1" / "train.log"
+    assert '"valid_num_updates": "1000"' not in log.read_text()
+    again = subprocess.run(command("ended"), capture_output=True, text=True)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "Loaded checkpoint" in log.read_text()
+    results = [json.loads((tmp_path / out / "base" / "seed1" / "result.json").read_text())
+               for out in ("undisturbed", "ended")]
+    assert results[0]["curve"] == results[1]["curve"] and results[0]["bleu"] == results[1]["bleu"]
