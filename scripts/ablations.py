@@ -2,7 +2,7 @@
 
     python scripts/toy_language.py runs/toy
     python scripts/ablations.py runs/toy/bin runs/ablations --rows a_h1 b_dk16 c_n2 d_drop0 e_learned \\
-        --scale 1/8 --depth 1/2 --updates 1500 --warmup 200 --lr-factor 0.4 --tokens 500 --seeds 1 2 3 --jobs 2
+        --scale 1/8 --depth 1/3 --updates 1500 --warmup 100 --lr-factor 0.3 --tokens 300 --seeds 1 2 3 --jobs 2
 
 Every run is a fairseq-train and a fairseq-generate (beam 4, length penalty 0.6, no averaging, as for the paper's
 table). Give the same command again after an interruption: finished runs are kept, others go on from their last
@@ -62,14 +62,14 @@ class Settings:
             raise ValueError(f"row {row} at scale {self.scale}: {small.heads} heads do not divide {small.d_model}")
         return small
 
-    def header(self, rows, seeds):
+    def header(self, seeds):
         return [
             f"Data: `{self.data}`, subset `{self.subset}`. Widths x {self.scale}, layers x {self.depth}, base trained"
             f" for {self.updates} updates of up to {self.tokens} tokens, {self.warmup} of warm-up, Eq. 3 times"
             f" {self.lr_factor:g}. Seeds asked for: {', '.join(map(str, seeds))}.",
             "",
-            f"The paper: {len(rows)} of these rows on WMT 2014 English-German, scale 1, 100000 updates of 25000 tokens,"
-            " 4000 of warm-up, one run each. Figures of the two must not be compared, only their directions.",
+            "The paper trained these rows on WMT 2014 English-German at scale 1, base for 100000 updates of 25000 tokens,"
+            " 4000 of warm-up, and prints one figure for each. Only directions can be compared, not figures.",
         ]
 
 
@@ -268,7 +268,7 @@ class Study:
             if (figures := run.result()) is not None:
                 results.setdefault(run.row, {})[run.seed] = figures
         sizes = {row: self._sizes(row) for row in self.rows}
-        header = self.settings.header(self.rows, self.seeds)
+        header = self.settings.header(self.seeds)
         with atomic_path(self.out / "table3.md") as path:
             path.write_text(table3.markdown(header, sizes, results), encoding="utf-8")
         with atomic_path(self.out / "table3.json") as path:
