@@ -101,12 +101,13 @@ def test_weights_are_seen_without_changing_the_output():
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 3, dtype=torch.float64))
 
 
-def test_each_matrix_is_initialised_by_itself():
-    """Xavier-uniform: the bound is sqrt(6 / (rows + columns)) of each matrix, not of all three together."""
+def test_queries_keys_and_values_are_initialised_as_one_matrix():
+    """Xavier-uniform: the bound is sqrt(6 / (rows + columns)), here sqrt(6 / (64 + 160))."""
     torch.manual_seed(6)
     attention = MultiHeadAttention(d_model=64, heads=4, d_k=16, d_v=8)
-    for matrix, bound in zip(attention.projection.weight.split([64, 64, 32]), [0.2165, 0.2165, 0.25]):
-        assert 0.97 * bound < matrix.abs().max() < bound + 1e-4
+    for matrix in attention.projection.weight.split([64, 64, 32]):
+        assert 0.97 * 0.16366 < matrix.abs().max() < 0.16367
+    assert 0.97 * 0.25 < attention.output.weight.abs().max() < 0.25
 
 
 def test_attention_dropout_only_in_training():
