@@ -12,7 +12,7 @@ from vaswani_plugin.errors import UserError
 from .helpers import PLUGIN
 
 PAPER = {
-    "optimizer._name": "adam",
+    "optimizer._name": "vaswani_adam",
     "optimizer.adam_betas": "(0.9, 0.98)",
     "optimizer.adam_eps": 1e-9,
     "optimizer.weight_decay": 0.0,
@@ -68,8 +68,9 @@ OVERRIDES = [
     # flags; what differs from the paper then
     (["--adam-eps", "1e-8"], {"optimizer.adam_eps": 1e-8}),
     (["--adam-betas", "(0.9, 0.999)"], {"optimizer.adam_betas": "(0.9, 0.999)"}),
-    (["--optimizer", "adam"], {}),
-    (["--optimizer", "adam", "--weight-decay", "0.01"], {"optimizer.weight_decay": 0.01}),
+    (["--optimizer", "adam"], {"optimizer._name": "adam"}),
+    (["--optimizer", "adam", "--weight-decay", "0.01"], {"optimizer._name": "adam", "optimizer.weight_decay": 0.01}),
+    (["--optimizer", "vaswani_adam", "--weight-decay", "0.01"], {"optimizer.weight_decay": 0.01}),
     (["--warmup-updates", "8000"], {"lr_scheduler.warmup_updates": 8000}),
     (["--lr-factor", "2"], {"lr_scheduler.lr_factor": 2.0}),
     (["--label-smoothing", "0.0"], {"criterion.label_smoothing": 0.0}),

@@ -11,7 +11,8 @@ from . import checks, learning_rate, toolkit
 
 logger = logging.getLogger(__name__)
 
-OPTIMIZER = "adam"
+OPTIMIZER = "vaswani_adam"
+_ADAMS = (OPTIMIZER, "adam")  # ours, and fairseq's if the user names it
 SCHEDULER = "vaswani_inverse_sqrt"
 CRITERION = "vaswani_label_smoothed_cross_entropy"
 TOKENS_PER_UPDATE = 25_000  # Section 5.1, source and target each, over all workers
@@ -51,7 +52,7 @@ def paper_values(args, architecture):
         **architecture.options(),
         "attention_bias": False,
         "share_all_embeddings": True,
-        "optimizer": OPTIMIZER,
+        "optimizer": args.optimizer if args.optimizer in _ADAMS else OPTIMIZER,
         "lr_scheduler": SCHEDULER,
         "criterion": CRITERION,
         "clip_norm": 0.0,
@@ -60,7 +61,7 @@ def paper_values(args, architecture):
         "save_interval_updates": architecture.checkpoint_updates,
         "keep_interval_updates": architecture.averaged_checkpoints,
     }
-    if args.optimizer == OPTIMIZER:
+    if args.optimizer in _ADAMS:
         values.update(adam_betas="(0.9, 0.98)", adam_eps=1e-9)
     if args.lr_scheduler == SCHEDULER:
         values.update(warmup_updates=WARMUP, lr_factor=1.0)
@@ -141,7 +142,7 @@ def _log(args, name, architecture):
             differences.append(f"{tokens} tokens per update (paper: about {TOKENS_PER_UPDATE})")
     parts = [f"N={args.encoder_layers} d_model={args.encoder_embed_dim} d_ff={args.encoder_ffn_embed_dim}"
              f" h={args.encoder_attention_heads} dropout={args.dropout}"]
-    if args.optimizer == OPTIMIZER:
+    if args.optimizer in _ADAMS:
         parts.append(f"Adam betas={args.adam_betas} eps={args.adam_eps}")
     if args.lr_scheduler == SCHEDULER:
         parts.append(f"Eq. 3 with {args.warmup_updates} warm-up updates, factor {args.lr_factor},"

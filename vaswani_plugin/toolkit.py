@@ -190,6 +190,13 @@ def multiply_packed(x, packed, bias):
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
+def fastest_adam():
+    """Arguments that let ``torch.optim.AdamW`` update all parameters in one kernel, where this torch has it."""
+    import torch
+
+    return {"fused": True} if version(torch.__version__) >= (2, 4) else {}  # 2.4: for CPUs too
+
+
 def is_compiling():
     """Whether ``torch.compile`` is tracing the caller."""
     import torch

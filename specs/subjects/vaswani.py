@@ -112,7 +112,7 @@ class Vaswani(FairseqSubject):
                 layers=args.encoder_layers, d_ff=args.encoder_ffn_embed_dim, dropout=args.dropout,
                 learned_positions=args.learned_positions,
             ),
-            tied=args.share_all_embeddings, optimizer=args.optimizer, betas=self.betas(args), epsilon=args.adam_eps,
+            tied=args.share_all_embeddings, optimizer=args.optimizer.removeprefix("vaswani_"), betas=self.betas(args), epsilon=args.adam_eps,
             warmup=args.warmup_updates, follows_eq_3=args.lr_scheduler == "vaswani_inverse_sqrt" and args.lr_factor == 1.0,
             smoothing=args.label_smoothing, updates=args.max_update, tokens_per_update=args.max_tokens,
             clip_norm=args.clip_norm, weight_decay=getattr(args, "weight_decay", 0.0),
