@@ -1,10 +1,10 @@
 """The models that benchmark.py compares, each trained and asked to translate through fairseq's own Trainer and task.
 
-    ours   this plugin's model, criterion, schedule and task
-    stock  fairseq's transformer of the same sizes, its label-smoothed criterion and inverse-sqrt schedule
-    torch  torch.nn.Transformer of the same sizes with fairseq's criterion (training steps only)
+    ours   this plugin's model, criterion, optimizer, schedule and task
+    stock  fairseq's transformer of the same sizes, its label-smoothed criterion, Adam and inverse-sqrt schedule
+    torch  torch.nn.Transformer of the same sizes with fairseq's criterion and Adam (training steps only)
 
-All have one matrix for source, target and output, the same dropout, and fairseq's Adam.
+All have one matrix for source, target and output, and the same dropout.
 """
 
 import argparse
@@ -140,7 +140,7 @@ def command_line(side, case, folder, device, precision):
     flags = [
         str(folder), "--source-lang", "a", "--target-lang", "b", "--no-progress-bar", "--log-format", "none",
         "--max-tokens", "1000000", "--max-update", "1000000", "--warmup-updates", "4000", "--clip-norm", "0",
-        "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-9", "--label-smoothing", "0.1",
+        "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-9", "--label-smoothing", "0.1",
         "--dropout", str(sizes.dropout), "--max-source-positions", "4096", "--max-target-positions", "4096",
     ]
     flags += ["--cpu"] if device == "cpu" else []
@@ -148,7 +148,7 @@ def command_line(side, case, folder, device, precision):
     if side == "ours":
         flags += ["--arch", case.architecture]
         return flags + (["--task", "vaswani_translation"] if "vaswani_translation" in TASK_REGISTRY else [])
-    flags += ["--arch", "transformer", "--task", "translation", "--share-all-embeddings"]
+    flags += ["--arch", "transformer", "--task", "translation", "--share-all-embeddings", "--optimizer", "adam"]
     flags += ["--criterion", "label_smoothed_cross_entropy", "--lr-scheduler", "inverse_sqrt", "--lr", "7e-4"]
     for stack in ("encoder", "decoder"):
         flags += [f"--{stack}-embed-dim", str(sizes.d_model), f"--{stack}-ffn-embed-dim", str(sizes.d_ff)]

@@ -101,13 +101,12 @@ def test_weights_are_seen_without_changing_the_output():
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 3, dtype=torch.float64))
 
 
-def test_queries_keys_and_values_are_initialised_as_one_matrix():
-    """Xavier-uniform: the bound is sqrt(6 / (rows + columns)), here sqrt(6 / (64 + 160))."""
+def test_matrices_start_within_the_inverse_root_of_their_inputs():
     torch.manual_seed(6)
     attention = MultiHeadAttention(d_model=64, heads=4, d_k=16, d_v=8)
     for matrix in attention.projection.weight.split([64, 64, 32]):
-        assert 0.97 * 0.16366 < matrix.abs().max() < 0.16367
-    assert 0.97 * 0.25 < attention.output.weight.abs().max() < 0.25
+        assert 0.97 * 0.125 < matrix.abs().max() <= 0.125  # 64 inputs
+    assert 0.97 * 32**-0.5 < attention.output.weight.abs().max() <= 32**-0.5  # 4 heads of 8
 
 
 def test_attention_dropout_only_in_training():

@@ -85,19 +85,6 @@ class MultiHeadAttention(nn.Module):
         self.seen_weights = None  # a list: the weights of each call are added to it
         self.projection = Linear(d_model, sum(self.sizes), bias=bias)
         self.output = Linear(heads * d_v, d_model, bias=bias)
-        self.reset_parameters()
-
-    def reset_parameters(self):
-        """Xavier-uniform; biases zero.
-
-        The paper is silent. Queries, keys and values start as one matrix, as in the authors' first code
-        and in torch: each by itself would start sqrt(2) larger, and small models learn far more slowly.
-        """
-        nn.init.xavier_uniform_(self.projection.weight)
-        nn.init.xavier_uniform_(self.output.weight)
-        if self.projection.bias is not None:
-            nn.init.zeros_(self.projection.bias)
-            nn.init.zeros_(self.output.bias)
 
     def forward(self, x, memory=None, allowed=None, causal=False):
         """Attend from ``x`` to ``memory``, or to ``x`` itself.

@@ -16,9 +16,6 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = Linear(d_model, d_ff)
         self.outer = Linear(d_ff, d_model)
-        for linear in (self.inner, self.outer):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
 
     def forward(self, x):
         # As a matrix, since an in-place maximum of a view would be copied in the backward pass; and in

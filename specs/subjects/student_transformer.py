@@ -74,10 +74,6 @@ class MultiHead(nn.Module):
         self.key = nn.Linear(d_model, heads * d_k, bias=False)
         self.value = nn.Linear(d_model, heads * d_v, bias=False)
         self.output = nn.Linear(heads * d_v, d_model, bias=False)
-        bound = (6 / (d_model + heads * (2 * d_k + d_v))) ** 0.5  # Xavier's for one matrix of all three
-        for linear in (self.query, self.key, self.value):
-            nn.init.uniform_(linear.weight, -bound, bound)
-        nn.init.xavier_uniform_(self.output.weight)
 
     def split(self, x):
         batch, time, width = x.shape
@@ -99,7 +95,6 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(d_model, d_ff)
         self.outer = nn.Linear(d_ff, d_model)
         for linear in (self.inner, self.outer):
-            nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x):
