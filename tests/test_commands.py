@@ -72,12 +72,10 @@ def test_the_same_seed_gives_the_same_digits(data_bin, trained, tmp_path):
 def test_the_optimizer_steps_with_the_papers_constants(data_bin, tmp_path):
     """Spied where it counts, at ``step`` of the optimizer that fairseq built."""
     program = (
-        "import sys, torch; from fairseq_cli.train import cli_main; from fairseq.optim.adam import Adam\n"
-        "step = Adam.step\n"
-        "def spy(self, *a, **k):\n"
-        "    for g in self.param_groups: print('STEP', repr(g['lr']), g['betas'], g['eps'], g['weight_decay'])\n"
-        "    return step(self, *a, **k)\n"
-        "Adam.step = spy\n"
+        "from torch.optim.optimizer import register_optimizer_step_pre_hook; from fairseq_cli.train import cli_main\n"
+        "def spy(optimizer, *_):\n"
+        "    for g in optimizer.param_groups: print('STEP', repr(g['lr']), g['betas'], g['eps'], g['weight_decay'])\n"
+        "register_optimizer_step_pre_hook(spy)\n"
         "cli_main()\n"
     )
     script = tmp_path / "spy.py"

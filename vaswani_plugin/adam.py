@@ -9,6 +9,7 @@ from typing import Any, List
 import torch
 from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
+from fairseq.optim.adam import Adam as StockAdam
 from omegaconf import II
 
 from . import toolkit
@@ -59,7 +60,10 @@ class VaswaniAdam(FairseqOptimizer):
 
     def __init__(self, cfg, params):
         super().__init__(cfg)
-        self._optimizer = Adam(params, **self.optimizer_config)
+        params = list(params)
+        # with --memory-efficient-fp16 and -bf16 there are no float32 weights: fairseq's Adam computes in float32 all the same
+        half = any(p.dtype in (torch.float16, torch.bfloat16) for p in params)
+        self._optimizer = (StockAdam if half else Adam)(params, **self.optimizer_config)
 
     @property
     def optimizer_config(self):
