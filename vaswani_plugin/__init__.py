@@ -20,6 +20,6 @@ if _problem is None:
     toolkit.end_prefetching_at_exit()
     __path__.extend(toolkit.name_every_path(__path__))
 
-    from . import adam, architectures, label_smoothing, learning_rate, transformer, translation  # noqa: F401
+    from . import adam, architectures, deviations, label_smoothing, learning_rate, transformer, translation  # noqa: F401
 elif sys.argv[0] != "-m":  # `python -m vaswani_plugin` reports the problem itself, in one line
     raise ImportError(_problem)
