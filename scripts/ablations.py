@@ -12,20 +12,18 @@ checkpoint. The report, table3.md, table3.json and table3.png, stands in the out
 import argparse
 import json
 import logging
-import os
 import re
 import signal
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
 import commands
 import table3
+import runner
 from common import atomic_path, run_as_script
+from runner import one_thread_each, record
 
 sys.path.insert(0, str(commands.PLUGIN.parent))
 
@@ -99,6 +97,7 @@ class Run:
         self.folder = out / row / f"seed{seed}"
         self.result_file = self.folder / "result.json"
         self.log = self.folder / "train.log"
+        self.name = f"{row} seed {seed}"
 
     def result(self):
         """The figures of the finished run, or ``None``."""
@@ -109,14 +108,18 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._trained():
             commands.run("fairseq-train", self._train_arguments(), self.log,
-                         on_line=lambda line: self._report(line, say), environment=_one_thread_each())
+                         on_line=lambda line: self._report(line, say), environment=one_thread_each())
         translations = self.folder / "generate.log"
         translations.unlink(missing_ok=True)
-        commands.run("fairseq-generate", self._generate_arguments(), translations, environment=_one_thread_each())
+        commands.run("fairseq-generate", self._generate_arguments(), translations, environment=one_thread_each())
         figures = figures_of(self.log.read_text(encoding="utf-8"), translations.read_text(encoding="utf-8"))
         with atomic_path(self.result_file) as path:
             path.write_text(json.dumps(figures, indent=1))
         return figures
+
+    @staticmethod
+    def summary(figures):
+        return f"perplexity {figures['perplexity']:.3f}, BLEU {figures['bleu']:.1f}"
 
     def _trained(self):
         if not self.log.is_file():
@@ -128,9 +131,9 @@ class Run:
         return self.folder / "checkpoint_last.pt"
 
     def _report(self, line, say):
-        found = _record(line, "valid")
+        found = record(line, "valid")
         if found:
-            say(f"{self.row} seed {self.seed}: update {found['valid_num_updates']} of {self.architecture.updates},"
+            say(f"{self.name}: update {found['valid_num_updates']} of {self.architecture.updates},"
                 f" perplexity {perplexity(found, 'valid'):.2f}")
 
     def _train_arguments(self):
@@ -160,32 +163,21 @@ class Run:
                 "--remove-bpe"]
 
 
-def _one_thread_each():
-    """Small models are fastest with one thread; a user's own setting stays."""
-    return {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
-
-
-def _record(line, kind):
-    """The JSON object of a line ``... | INFO | KIND | {...}`` of fairseq's log, or ``None``."""
-    found = re.search(rf"\| {kind} \| (\{{.*\}})\s*$", line)
-    return json.loads(found.group(1)) if found else None
-
-
-def perplexity(record, kind):
+def perplexity(found, kind):
     """From the log's nll_loss in bits, which has more digits than its perplexity."""
-    return 2 ** float(record[f"{kind}_nll_loss"])
+    return 2 ** float(found[f"{kind}_nll_loss"])
 
 
 def validations(log):
     """``[(update, perplexity)]`` in order; a validation that a resumed run repeated counts once."""
-    records = filter(None, (_record(line, "valid") for line in log.splitlines()))
-    return sorted({int(record["valid_num_updates"]): perplexity(record, "valid") for record in records}.items())
+    records = filter(None, (record(line, "valid") for line in log.splitlines()))
+    return sorted({int(found["valid_num_updates"]): perplexity(found, "valid") for found in records}.items())
 
 
 def figures_of(train_log, generate_log):
     """The figures of a run from what the two commands printed. Raises ValueError when one is missing."""
     curve = validations(train_log)
-    epochs = [found for found in (_record(line, "train") for line in train_log.splitlines()) if found]
+    epochs = [found for found in (record(line, "train") for line in train_log.splitlines()) if found]
     parameters = re.findall(r"num\. shared model params: ([\d,]+)", train_log)
     bleu = re.findall(r"BLEU4 = ([\d.]+)", generate_log)
     if not (curve and epochs and parameters and bleu):
@@ -200,66 +192,14 @@ def figures_of(train_log, generate_log):
     }
 
 
-class Study:
-    """All runs of one command, their progress and their report."""
+class Study(runner.Study):
+    """All runs of one command, and their report."""
 
     def __init__(self, settings, rows, seeds, out):
-        self.settings, self.rows, self.seeds, self.out = settings, rows, seeds, out
+        self.settings, self.rows, self.seeds = settings, rows, seeds
         # Seed by seed, so that an interrupted study has whole comparisons.
-        self.runs = [Run(settings, row, seed, out) for seed in seeds for row in rows]
-        self.lock = threading.Lock()
-        self.start = time.monotonic()
-        self.ended = False  # by the user
-
-    def execute(self, jobs):
-        """Do what is not yet done. Raises ValueError at the end if a run failed; the others are finished first."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        self._keep_settings()
-        waiting = [run for run in self.runs if run.result() is None]
-        self._say(f"{len(self.runs)} runs, {len(self.runs) - len(waiting)} of them finished before")
-        pool = ThreadPoolExecutor(jobs)
-        futures = [(run, pool.submit(self._one, run)) for run in waiting]
-        try:
-            failures = [failure for failure in (future.result() for _, future in futures) if failure]
-        except KeyboardInterrupt:
-            self.ended = True
-            pool.shutdown(wait=False, cancel_futures=True)
-            commands.stop()
-            raise
-        self.report()
-        if failures:
-            raise ValueError(f"{len(failures)} of {len(self.runs)} runs failed, the first: {failures[0]}")
-
-    def _one(self, run):
-        """Execute one run; returns the sentence of its failure or ``None``."""
-        try:
-            figures = run.execute(self._say)
-        except ValueError as error:
-            if not self.ended:
-                self._say(f"{run.row} seed {run.seed} failed: {error}")
-            return f"{run.row} seed {run.seed}: {error}"
-        with self.lock:
-            self.report()
-        self._say(f"{run.row} seed {run.seed}: perplexity {figures['perplexity']:.3f}, BLEU {figures['bleu']:.1f}")
-        return None
-
-    def _say(self, text):
-        done = sum(run.result_file.is_file() for run in self.runs)
-        minutes, seconds = divmod(int(time.monotonic() - self.start), 60)
-        print(f"{minutes:3d}:{seconds:02d}  {done}/{len(self.runs)} runs  {text}", flush=True)
-
-    def _keep_settings(self):
-        """A folder holds runs of one kind only."""
-        file = self.out / "settings.json"
-        settings = asdict(self.settings)
-        if file.is_file():
-            earlier = json.loads(file.read_text())
-            different = [f"{name} {earlier.get(name)}" for name in settings if settings[name] != earlier.get(name)]
-            if different:
-                raise ValueError(f"{self.out} holds runs with {', '.join(different)}: choose another folder for these")
-        else:
-            with atomic_path(file) as path:
-                path.write_text(json.dumps(settings, indent=1))
+        runs = [Run(settings, row, seed, out) for seed in seeds for row in rows]
+        super().__init__(out, runs, asdict(settings))
 
     def report(self):
         """Write table3.md, table3.json and table3.png from the finished runs."""

@@ -1,6 +1,7 @@
 """fairseq's commands as child processes: found beside this Python, logged to a file, ended with this process."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ _stopped = threading.Event()
 
 
 def run(name, arguments, log, on_line=None, environment=None):
-    """Run the command ``name`` and add everything that it prints to the file ``log``.
+    """Run the command ``name``; it, everything that it prints and its peak memory are added to the file ``log``.
 
     Args:
         on_line: called with each printed line
@@ -27,7 +28,7 @@ def run(name, arguments, log, on_line=None, environment=None):
         raise ValueError(f"{name} was not started any more")
     words = [find(name), *map(str, arguments)]
     with open(log, "a", encoding="utf-8") as file:
-        file.write(f"$ {' '.join(words)}\n")
+        file.write(f"$ {shlex.join(words)}\n")
         file.flush()
         process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace",
@@ -42,7 +43,8 @@ def run(name, arguments, log, on_line=None, environment=None):
                 last = line.strip() or last
                 if on_line is not None:
                     on_line(line)
-            process.wait()
+            peak = _wait(process)
+            file.write(f"peak memory of {name}: {peak} MiB\n")
         except BaseException:
             process.terminate()
             raise
@@ -50,6 +52,17 @@ def run(name, arguments, log, on_line=None, environment=None):
             _running.discard(process)
     if process.returncode != 0:
         raise ValueError(f"{name} ended with code {process.returncode} ({last}); all that it said is in {log}")
+
+
+def _wait(process):
+    """Wait for the end of a child; returns the most memory that it held, in MiB.
+
+    The system counts what this process held when it started the child as held by the child, too: that is exact only
+    for children that need more than their parent.
+    """
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return round(usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10))  # bytes there, KiB elsewhere
 
 
 def binarize(folder, source, target, arguments=()):
