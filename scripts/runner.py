@@ -35,6 +35,10 @@ class Study:
         """Write what is known so far to the folder."""
         raise NotImplementedError
 
+    def finish(self):
+        """Called once when all runs were tried."""
+        self.report()
+
     def execute(self, jobs=1):
         """Do what is not yet done. Raises ValueError at the end if a run failed; the others are finished first."""
         self.out.mkdir(parents=True, exist_ok=True)
@@ -51,7 +55,7 @@ class Study:
             pool.shutdown(wait=False, cancel_futures=True)
             commands.stop()
             raise
-        self.report()
+        self.finish()
         if self.failures:
             run, sentence = next(iter(self.failures.items()))
             raise ValueError(f"{len(self.failures)} of {len(self.runs)} runs failed, the first: {run.name}: {sentence}")
