@@ -143,7 +143,9 @@ def paired_bootstrap(entries, seed, search_of, texts, reference):
         for metric in ("BLEU", "chrF2"):
             result = scores[metric][number]
             cells.append(f"{result.score:.2f} ({result.mean:.2f} ± {result.ci:.2f})")
-            cells.append("baseline" if result.p_value is None else f"{result.p_value:.4f}")
+            # sacreBLEU calls even equal outputs significantly different.
+            equal = number > 0 and named[number][1] == named[0][1]
+            cells.append("baseline" if number == 0 else "identical" if equal else f"{result.p_value:.4f}")
         rows.append(cells)
     return rows, "; ".join(f"{name} {signature}" for name, signature in signatures.items())
 
