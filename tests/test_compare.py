@@ -101,7 +101,7 @@ def test_each_rung_changes_one_thing(data_bin):
                         "encoder_attention_heads")
             assert all(one[name] == other[name] for name in training)
             assert other["layer_norm_eps"] == 1e-5
-    assert not rungs["initialisation"].get("fairseq_positions") and rungs["positions"]["fairseq_positions"] is False
+    assert not rungs["initialisation"].get("fairseq_positions") and not rungs["positions"].get("fairseq_positions")
     ladder = {system.name: system for system in chosen("ladder")}
     assert ladder["ladder:initialisation"].search == "fairseq" and ladder["ladder:length_penalty"].search == "paper"
 
