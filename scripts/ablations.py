@@ -20,8 +20,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import commands
-import table3
 import runner
+import table3
 from common import atomic_path, run_as_script
 from runner import one_thread_each, record
 

@@ -18,6 +18,7 @@ import json
 import logging
 import platform
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -355,6 +356,7 @@ def _arguments():
 
 def main():
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: the commands that run, end too
     if not arguments.lr_factor > 0:
         raise ValueError(f"--lr-factor must be positive, not {arguments.lr_factor}")
     if arguments.reference:

@@ -209,6 +209,8 @@ def build(out, header, entries, seeds, common, searches, texts, sources, referen
         document.heading("Curves")
         document.picture(_picture(out / "loss.png", _draw_losses, with_runs))
         document.picture(_picture(out / "learning_rate.png", _draw_rates, with_runs))
+        document.text("The learning rate with which an update was made:")
+        document.table(["system", "update 1", "update 2", "highest", "last"], [_rates(entry) for entry in with_runs])
     rungs = [entry for entry in entries if entry.change]
     if rungs:
         _ladder(document, out, rungs)
@@ -260,6 +262,13 @@ def _results(entry, common):
         score(entry.search, "bleu"), score(entry.search, "chrf"), score(common, "bleu"), score(common, "chrf"),
         f"{len(runs)}{failed}",
     ]
+
+
+def _rates(entry):
+    rates = dict(entry.runs[min(entry.runs)]["rates"])
+    highest = max(rates, key=rates.get)
+    by_number = [f"{rates[update]:.6g}" if update in rates else "-" for update in (1, 2)]
+    return [entry.name, *by_number, f"{rates[highest]:.6g} (update {highest})", f"{rates[max(rates)]:.6g} (update {max(rates)})"]
 
 
 def _ladder(document, out, rungs):

@@ -174,11 +174,11 @@ def ladder(like, shape, budget):
     model = stock[: stock.index("--lr-scheduler")]
     ours_deviating = [*ours(like, shape, budget, arch="vaswani2017_deviating")]
     choices = [
-        ("implementation", [], "this plugin's model, with fairseq's four choices below: the same function"),
+        ("implementation", [], "this plugin's model with fairseq's four choices below, and its Adam: the same functions"),
         ("positions", ["--fairseq-positions"], "sinusoids of Section 3.5: interleaved, its wavelengths, first position 0"),
         ("bias", ["--attention-bias"], "no biases in the attention projections"),
         ("layer_norm_eps", ["--layer-norm-eps", "1e-5"], "eps of layer normalisation 1e-6 instead of 1e-5"),
-        ("initialisation", ["--fairseq-initialisation"], "Xavier-uniform projections, biases zero"),
+        ("initialisation", ["--fairseq-initialisation"], "all matrices uniform within 1 / sqrt(inputs), biases zero"),
     ]
     rungs = [
         ("stock", matched(like, shape, budget, adam_eps=None), "fairseq's transformer with its sizes set, and Adam's betas"),

@@ -28,8 +28,8 @@ class TrainingLog:
     peak_memory: int = 0  # MiB
 
     def rates(self, first):
-        """``[(update, rate)]`` as applied; ``first`` is that of update 1, which no line shows."""
-        return [(1, first)] + [(update.number + 1, update.next_rate) for update in self.updates[:-1]]
+        """``[(update, rate)]`` as applied; ``first`` is that of update 1, which no line shows, or ``None``."""
+        return [(1, first)] * (first is not None) + [(update.number + 1, update.next_rate) for update in self.updates[:-1]]
 
     def seconds(self):
         """Wall-clock time at each line, validation and saving included; time between two processes is left out."""

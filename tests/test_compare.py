@@ -95,7 +95,8 @@ def test_each_rung_changes_one_thing(data_bin):
             assert different or rung == "length_penalty"
         else:
             assert all(other[name] for name in ("fairseq_positions", "fairseq_initialisation", "attention_bias"))
-            training = ("optimizer", "adam_betas", "adam_eps", "lr_scheduler", "lr_factor", "warmup_updates", "criterion",
+            assert (one["optimizer"], other["optimizer"]) == ("adam", "vaswani_adam")
+            training = ("adam_betas", "adam_eps", "lr_scheduler", "lr_factor", "warmup_updates", "criterion",
                         "label_smoothing", "dropout", "attention_dropout", "clip_norm", "share_all_embeddings",
                         "encoder_layers", "decoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim",
                         "encoder_attention_heads")
@@ -137,6 +138,7 @@ def test_figures_from_a_log_that_was_resumed():
     assert (log.parameters, log.peak_memory) == (1234, 300)
     # The line of update k holds the rate of update k + 1.
     assert log.rates(first=0.1) == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4), (5, 0.5)]
+    assert log.rates(first=None) == log.rates(first=0.1)[1:]
     assert log.seconds() == [0, 2, 4, 4, 5]  # 100 words at 50/s; the first of a process is not timed
     assert log.tokens_per_second() == 50
     assert log.last_loss(share=0.4) == pytest.approx((50 * 6 + 100 * 5) / 150)
@@ -201,6 +203,7 @@ def test_report(tmp_path):
     assert row(text, "plain")[:4] == ["plain", "1,234", "4.500 ± 0.707", "4.500 ± 0.707"]  # by hand: 0.5 sqrt(2)
     assert row(text, "plain")[8:] == ["11.0 ± 0.0", "21.0 ± 0.0", "10.0 ± 0.0", "20.0 ± 0.0", "2"]
     assert row(text, "good")[-1] == "1, 1 failed" and row(text, "none")[1:] == ["-"] * 11 + ["0, 1 failed"]
+    assert ["plain", "0.1", "0.2", "0.2 (update 2)", "0.2 (update 2)"] in [row(text, "plain", n) for n in range(4)]
     assert row(text, "none", number=2)[1:] == ["1", "no such thing"]
     assert "fairseq-train --adam-betas '(0.9, 0.98)'" in text and "The same batches" in text
     assert "this is the sentence number 0 of <b> \\| them" in text

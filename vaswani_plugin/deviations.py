@@ -27,7 +27,7 @@ class DeviatingConfig(VaswaniConfig):
         False, "fairseq's sinusoids: sines before cosines, wavelengths up to 10000 * 2 pi, first position 2"
     )
     fairseq_initialisation: bool = _option(
-        False, "fairseq's: smaller queries, keys and values, uniform feed-forward layers, random biases"
+        False, "fairseq's: Xavier-uniform attention, with smaller queries, keys and values, and random biases"
     )
 
 
@@ -56,8 +56,8 @@ def initialise_as_fairseq(model):
                 nn.init.uniform_(module.projection.bias, -bound, bound)
                 nn.init.zeros_(module.output.bias)
         elif isinstance(module, FeedForward):
-            module.inner.reset_parameters()
-            module.outer.reset_parameters()
+            nn.Linear.reset_parameters(module.inner)
+            nn.Linear.reset_parameters(module.outer)
     for stack in (model.encoder, model.decoder):
         nn.init.zeros_(stack.embedding.weight[stack.padding].detach())
 
