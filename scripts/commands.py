@@ -1,6 +1,7 @@
 """fairseq's commands as child processes: found beside this Python, logged to a file, ended with this process."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -35,12 +36,13 @@ def run(name, arguments, log, on_line=None, environment=None):
             env={**os.environ, **(environment or {})},
         )
         _running.add(process)
-        last = ""
+        last = error = ""
         try:
             for line in process.stdout:
                 file.write(line)
                 file.flush()
                 last = line.strip() or last
+                error = line.strip() if re.match(r"[\w.]+(Error|Exception): ", line) else error
                 if on_line is not None:
                     on_line(line)
             peak = _wait(process)
@@ -51,7 +53,7 @@ def run(name, arguments, log, on_line=None, environment=None):
         finally:
             _running.discard(process)
     if process.returncode != 0:
-        raise ValueError(f"{name} ended with code {process.returncode} ({last}); all that it said is in {log}")
+        raise ValueError(f"{name} ended with code {process.returncode} ({error or last}); all that it said is in {log}")
 
 
 def _wait(process):
