@@ -7,7 +7,7 @@ the model computes what fairseq's ``transformer`` does. Nobody needs them who do
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairseq.models import register_model, register_model_architecture
 from fairseq.modules import SinusoidalPositionalEmbedding
@@ -16,18 +16,20 @@ from torch import nn
 from . import recipe
 from .architectures import Architecture
 from .attention import MultiHeadAttention
-from .config import VaswaniConfig, _option
+from .config import VaswaniConfig
 from .feed_forward import FeedForward
 from .transformer import VaswaniModel
 
 
 @dataclass
 class DeviatingConfig(VaswaniConfig):
-    fairseq_positions: bool = _option(
-        False, "fairseq's sinusoids: sines before cosines, wavelengths up to 10000 * 2 pi, first position 2"
+    fairseq_positions: bool = field(
+        default=False,
+        metadata={"help": "fairseq's sinusoids: sines before cosines, wavelengths up to 10000 * 2 pi, first position 2"},
     )
-    fairseq_initialisation: bool = _option(
-        False, "fairseq's: Xavier-uniform attention, with smaller queries, keys and values, and random biases"
+    fairseq_initialisation: bool = field(
+        default=False,
+        metadata={"help": "fairseq's: Xavier-uniform attention, smaller queries, keys and values, random biases"},
     )
 
 
