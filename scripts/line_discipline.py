@@ -41,6 +41,4 @@ def tidy(line, found=None):
     line = changed(MARKED, line.replace(BYTE_ORDER_MARK, ""))
     line = changed(CONTROLLED, _CONTROL.sub("", line))
     line = changed(SEPARATED, _SEPARATOR.sub(" ", line))
-    while "@@" in line:  # "@@@@" takes two rounds
-        line = changed(AT_SIGNS, line.replace("@@", "@ @"))
-    return line
+    return changed(AT_SIGNS, re.sub("@(?=@)", "@ ", line))
