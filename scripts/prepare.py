@@ -21,7 +21,7 @@ from parallel import blocks_of, ordered_map
 from parallel_text import Reader, find_corpus
 from raw_text import SETTINGS, read_codes
 from repeats import first_occurrences
-from sentence_pairs import PLACES, PairTokenizer, TextSettings, digest
+from sentence_pairs import NOT_UTF8, PLACES, PairTokenizer, TextSettings, digest
 from steps import Steps
 from tqdm import tqdm
 
@@ -97,10 +97,12 @@ class Preparation:
                 dropped += block.dropped
                 found += block.found
                 for what, side, number in block.places:
+                    place = f"{corpus.target if side == 1 else corpus.source}:{number}"
+                    if what == NOT_UTF8 and part != "train":
+                        raise ValueError(f"{place} is not UTF-8; mend it, since lines of valid and test are not dropped for that.")
                     noted = places.setdefault(what, [])
                     if len(noted) < PLACES:
-                        path = corpus.source if side in (0, None) else corpus.target
-                        noted.append(f"{path}:{number}")
+                        noted.append(place)
                 bar.update(reader.read_bytes - bar.n)
         if not read:
             raise ValueError(f"{' and '.join(map(str, corpus.paths))} hold no sentence pairs.")

@@ -26,7 +26,8 @@ class Steps:
             raise ValueError(f"another process is at work in {folder}.") from None
         about = self.folder / "settings.json"
         text = json.dumps(identity, indent=1, ensure_ascii=False, sort_keys=True)
-        if not about.exists():
+        done = [path for path in self.folder.iterdir() if path.is_dir() and path.suffix != ".part"]
+        if not about.exists() or not done:
             part = self.folder / "settings.json.part"
             part.write_text(text, "utf-8")
             part.rename(about)
