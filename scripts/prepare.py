@@ -152,7 +152,10 @@ class Preparation:
             merges = vocabulary - single
             if merges < 1:
                 raise ValueError(f"--vocabulary {vocabulary} is too small: single characters alone are {single}.")
-        codes = "".join(line + "\n" for line in learn(words, merges))
+        lines = learn(words, merges)
+        if len(lines) == 1:
+            raise ValueError("there is nothing to learn subwords from: no two characters stand together twice in training.")
+        codes = "".join(line + "\n" for line in lines)
         (folder / "codes").write_bytes(codes.encode("utf-8"))
 
     def cut(self, folder, tokenised, first, codes):
@@ -364,12 +367,12 @@ def arrange(args):
         source, target = args.source, args.target
         if not source or not target or not args.train:
             raise ValueError("give --source, --target and --train, or --recipe; see --help.")
+        for language in (source, target):
+            if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]+)?", language):
+                raise ValueError(f"'{language}' is not a language code such as en, de or pt-BR.")
+        if source == target:
+            raise ValueError(f"source and target language are the same, '{source}'.")
         corpora = {part: [find_corpus(name, source, target) for name in getattr(args, part)] for part in PARTS}
-    for language in (source, target):
-        if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]+)?", language):
-            raise ValueError(f"'{language}' is not a language code such as en, de or pt-BR.")
-    if source == target:
-        raise ValueError(f"source and target language are the same, '{source}'.")
     given = {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
     if "merges" in given or "vocabulary" in given:
         recipe = {name: value for name, value in recipe.items() if name not in ("merges", "vocabulary")}

@@ -67,6 +67,8 @@ def read_codes(path):
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ValueError(f"the BPE codes {path} cannot be read: {reason}.") from None
+    except SystemExit:  # what subword-nmt does about a line that is no merge
+        raise ValueError(f"{path} is no file of BPE merges.") from None
 
 
 class Words:

@@ -214,36 +214,43 @@ def test_pairs_out_are_pairs_in_minus_those_counted_in_order(tmp_path_factory, t
 
 
 def test_held_out_sentences_leave_training(tmp_path):
-    write = {"train.en": "a b\nc d\ne f\ng h\n", "train.de": "A B\nC D\nE F\nG H\n", "valid.en": "a  b\n", "valid.de": "X\n",
+    write = {"train.en": "aa b\naa d\naa f\naa h\n", "train.de": "A B\nC D\nE F\nG H\n", "valid.en": "aa  b\n", "valid.de": "X\n",
              "test.en": "y\n", "test.de": "E F\n"}
     for name, text in write.items():
         (tmp_path / name).write_text(text)
     arguments = ["--source", "en", "--target", "de", *[a for part in PARTS for a in (f"--{part}", tmp_path / part)], "--merges", 3]
-    run(*arguments, "--out", tmp_path / "data", "--remove-held-out")
+    run(*arguments, "--out", tmp_path / "data", "--remove-held-out", "--workers", 1)
     assert json.loads((tmp_path / "data" / SETTINGS).read_text())["pairs"]["train"]["dropped"] == {
         "has a sentence of valid or test": 2
     }
-    assert [join_subwords(line) for line in read_binary(tmp_path / "data", "train", "en")] == ["c d", "g h"]
+    assert [join_subwords(line) for line in read_binary(tmp_path / "data", "train", "en")] == ["aa d", "aa h"]
 
 
 def test_several_corpora_and_repeats_between_them(tmp_path):
-    for name, lines in (("one", "a a\nb b\n"), ("two", "c c\na a\n")):
+    for name, lines in (("one", "aa a\naa b\n"), ("two", "aa c\naa a\n")):
         for language in ("en", "de"):
             (tmp_path / f"{name}.{language}").write_text(lines)
-    (tmp_path / "three.tsv").write_text("d d\td d\nb b\tb b\n")
+    (tmp_path / "three.tsv").write_text("aa d\taa d\naa b\taa b\n")
     train = [tmp_path / "one", tmp_path / "two", tmp_path / "three.tsv"]
-    languages = ["--source", "en", "--target", "de", "--merges", 3]
+    languages = ["--source", "en", "--target", "de", "--merges", 3, "--workers", 1]
     run(*languages, "--train", *train, "--out", tmp_path / "data")
-    assert [join_subwords(line) for line in read_binary(tmp_path / "data", "train", "de")] == ["a a", "b b", "c c", "d d"]
+    assert [join_subwords(line) for line in read_binary(tmp_path / "data", "train", "de")] == ["aa a", "aa b", "aa c", "aa d"]
     run(*languages, "--train", *train, "--out", tmp_path / "all", "--keep-repeats")
     assert len(read_binary(tmp_path / "all", "train", "de")) == 6
 
 
 def test_the_vocabulary_has_the_size_that_was_asked_for(tmp_path):
-    arguments = write_raw(tmp_path)[:-2]
-    run(*arguments, "--vocabulary", 90, "--out", tmp_path / "data")
-    # all characters and as many merges as are left; some of them never stand alone
-    assert 70 <= json.loads((tmp_path / "data" / SETTINGS).read_text())["dictionary"]["entries"] <= 96
+    generator = random.Random(1)
+    for language in ("en", "de"):
+        words = ["".join(generator.choices("abcdef", k=generator.randint(2, 8))) for _ in range(2000)]
+        (tmp_path / f"train.{language}").write_text("".join(" ".join(words[n : n + 4]) + "\n" for n in range(0, 2000, 4)))
+    run("--source", "en", "--target", "de", "--train", tmp_path / "train", "--vocabulary", 100, "--out", tmp_path / "data",
+        "--workers", 1)
+    manifest = json.loads((tmp_path / "data" / SETTINGS).read_text())
+    merges = (tmp_path / "data" / "codes").read_text().count("\n") - 1
+    assert merges == 100 - 2 * len("abcdef")
+    # what is always merged further never stands in the text; 4 special entries, and filled up to a multiple of 8
+    assert 90 <= manifest["dictionary"]["entries"] <= 104
 
 
 def start(arguments, out):
@@ -328,6 +335,8 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, prepared):
     (tmp_path / "bad.de").write_text("gut\nschlecht\n")
     (tmp_path / "none.en").write_text("\n")
     (tmp_path / "none.de").write_text("x\n")
+    for language in ("en", "de"):
+        (tmp_path / f"letters.{language}").write_text("a b c\n")
     languages = ["--source", "en", "--target", "de"]
     train = [*languages, "--train", tmp_path / "train"]
     before = sorted(tmp_path.iterdir())
@@ -337,6 +346,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, prepared):
         ([*languages], "give --source, --target and --train"),
         ([*train, "--valid", tmp_path / "bad"], r"bad.en:2 is not UTF-8"),
         ([*languages, "--train", tmp_path / "none"], "no training pairs are left"),
+        ([*languages, "--train", tmp_path / "letters"], "nothing to learn subwords from"),
         ([*train, "--valid", tmp_path / "none"], "no sentence pairs are left for valid"),
         ([*train, "--vocabulary", 5], "too small: single characters alone are"),
         ([*train, "--workers", 0], "--workers must be at least 1"),
@@ -349,7 +359,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, prepared):
     ):
         out = tmp_path / "out"
         with pytest.raises(SystemExit) as end:
-            run_as_script(lambda: run(*arguments, "--out", out))
+            run_as_script(lambda: run("--workers", 1, *arguments, "--out", out))
         assert re.search(sentence, str(end.value.code)) and "\n" not in str(end.value.code)
         assert not out.exists()
         subprocess.run(["rm", "-rf", str(out.with_name("out.part"))])
