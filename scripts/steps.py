@@ -21,7 +21,8 @@ class Steps:
         except OSError as error:
             raise ValueError(f"{folder} cannot be written: {error.strerror}.") from None
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Of this process alone: worker processes that outlive it for a moment do not hold the lock.
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ValueError(f"another process is at work in {folder}.") from None
         about = self.folder / "settings.json"
