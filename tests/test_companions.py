@@ -3,6 +3,7 @@
 import json
 import sys
 
+import average_checkpoints
 import pytest
 import translate
 from fairseq.data import Dictionary
@@ -45,22 +46,22 @@ def test_the_first_epoch_brings_them(data, tmp_path):
 def test_data_without_settings_brings_what_it_has(data, tmp_path):
     (data / SETTINGS).unlink()
     (data / "codes").unlink()
-    copy_companions(data, tmp_path / "to", ("en", "de"))
+    copy_companions(data, tmp_path / "to")
     assert sorted(there(tmp_path / "to")) == NAMES[1:3]
 
 
 def test_checkpoints_of_other_data_are_not_given_these(data, tmp_path):
     folder = tmp_path / "to"
-    copy_companions(data, folder, ("en", "de"))
+    copy_companions(data, folder)
     (data / "codes").write_text("#version: 0.2\na b\n")
     before = there(folder)
-    copy_companions(data, folder, ("en", "de"))  # no checkpoint yet: a training that begins anew
+    copy_companions(data, folder)  # no checkpoint yet: a training that begins anew
     assert there(folder)["codes"] != before["codes"]
     (folder / "checkpoint_last.pt").touch()
     (data / "dict.de.txt").write_text("a 1\n")
     before = there(folder)
     with pytest.raises(UserError, match=r"dict\.de\.txt there differs.*another --save-dir"):
-        copy_companions(data, folder, ("en", "de"))
+        copy_companions(data, folder)
     assert there(folder) == before
 
 
@@ -86,6 +87,18 @@ def test_a_checkpoint_knows_its_dictionaries(data, tmp_path):
     (data / "dict.en.txt").write_text("".join([lines[1], lines[0], *lines[2:]]), "utf-8")
     with pytest.raises(UserError, match="trained with other dictionaries than those in"):
         task_of(data, tmp_path).load_state_dict(state)
+
+
+def test_an_average_has_them_too(data, tmp_path, monkeypatch, capsys):
+    checkpoint = save_model(data)
+    (tmp_path / "to").mkdir()
+    monkeypatch.setattr(sys, "argv", ["average_checkpoints.py", str(checkpoint), "--out", str(tmp_path / "to" / "averaged.pt")])
+    average_checkpoints.main()
+    assert there(tmp_path / "to") == there(data)
+    (data / "codes").write_text("#version: 0.2\na b\n")
+    average_checkpoints.main()  # a folder of another model keeps what it has
+    assert there(tmp_path / "to")["codes"] != there(data)["codes"]
+    assert "belong to other data" in capsys.readouterr().err
 
 
 @pytest.mark.slow

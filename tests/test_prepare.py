@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -254,43 +254,56 @@ def test_the_vocabulary_has_the_size_that_was_asked_for(tmp_path):
     assert 90 <= manifest["dictionary"]["entries"] <= 104
 
 
-def start(arguments, out):
-    """prepare.py in a process of its own, which does not have to import everything anew."""
-    process = multiprocessing.get_context("fork").Process(target=run, args=[*arguments, "--out", out])
-    process.start()
-    return process
+CHANGES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.copyfile", "shutil.rmtree"}
 
 
-# A few moments in each run of the tests; VASWANI_KILLS=20 for more.
+def run_until(number, delay, arguments, out, told):
+    """prepare.py, killed `delay` seconds after it begins its `number`-th change to files; `told` learns of how many."""
+    main, count = os.getpid(), 0
+
+    def hook(event, details):
+        nonlocal count
+        if event in CHANGES and str(details[0]).startswith(str(out)) and os.getpid() == main:
+            count += 1
+            if count == number:
+                threading.Timer(delay, os.kill, (main, signal.SIGKILL)).start() if delay else os.kill(main, signal.SIGKILL)
+
+    sys.addaudithook(hook)  # for the life of a process, hence each in one of its own
+    run(*arguments, "--out", out)
+    told.write_text(str(count))
+
+
+# So many moments in each run of the tests; VASWANI_KILLS=20 for more.
 KILLS = int(os.environ.get("VASWANI_KILLS", "4"))
 
 
 @pytest.mark.slow
 def test_killed_at_any_moment_and_started_again_it_gives_the_same(tmp_path):
-    arguments = [*write_raw(tmp_path, sizes=(4000, 300, 100)), "--workers", 2]
-    began = time.monotonic()
-    start(arguments, tmp_path / "whole").join()
-    duration = time.monotonic() - began
-    whole = files(tmp_path / "whole")
+    """At a file's creation, renaming or removal, or while one is written."""
+    arguments = [*write_raw(tmp_path, sizes=(3000, 100, 50)), "--workers", 2]
+    told = tmp_path / "count"
+
+    def process(number, delay, out):
+        # a fork, so as not to import everything anew
+        process = multiprocessing.get_context("fork").Process(target=run_until, args=[number, delay, arguments, out, told])
+        process.start()
+        process.join()
+        return process.exitcode
+
+    assert process(0, 0, tmp_path / "whole") == 0
+    whole, changes = files(tmp_path / "whole"), int(told.read_text())
     generator = random.Random(1)
     killed = []
     for number in range(KILLS):
         out = tmp_path / f"killed-{number}"
-        process = start(arguments, out)
-        process.join((number + generator.random()) / KILLS * duration)
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
-            done = [path.name for path in out.with_name(f"{out.name}.part").glob("*") if path.is_dir()]
-            killed.append(sorted(done))
-        process.join()
-        again = start(arguments, out)
-        again.join()
-        assert again.exitcode == 0
-        assert files(out) == whole, f"kill number {number}"
+        change = 1 + int((number + generator.random()) / KILLS * changes)
+        if process(change, generator.choice([0, generator.uniform(0, 0.05)]), out) != 0:
+            killed.append([change, *sorted(path.name for path in out.with_name(f"{out.name}.part").glob("*") if path.is_dir())])
+        assert process(0, 0, out) == 0
+        assert files(out) == whole, f"killed at change {change} of {changes}"
         assert not out.with_name(f"{out.name}.part").exists()
-    print("steps at each kill:", *killed, sep="\n")
+    print(f"{changes} changes; killed at these, with these steps there:", *killed, sep="\n")
     assert len(killed) >= KILLS / 2, "most runs ended before they were killed"
-    assert len(set(map(tuple, killed))) > 1, "all were killed in the same step"
 
 
 def test_a_step_that_was_done_is_not_done_again(tmp_path, monkeypatch, capsys):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from .errors import UserError
 
-# The dictionaries of the languages besides. A data directory that scripts/prepare.py did not make may lack these.
-NAMES = ("codes", "prepare.json")
+# A data directory that scripts/prepare.py did not make may have dictionaries alone.
+NAMES = ("dict.*.txt", "codes", "prepare.json")
 
 
 def fingerprint(dictionary):
@@ -21,15 +21,14 @@ def fingerprint(dictionary):
     return hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8")).hexdigest()[:16]
 
 
-def copy_companions(data, folder, languages):
+def copy_companions(data, folder):
     """Copy dictionaries, merges and settings of the data directory ``data`` into ``folder``.
 
     Each file appears complete or not at all. Raises ``UserError`` and copies nothing where ``folder`` holds checkpoints
     beside other dictionaries or merges.
     """
     data, folder = Path(data), Path(folder)
-    dictionaries = [f"dict.{language}.txt" for language in languages]
-    names = [name for name in (*dictionaries, *NAMES) if (data / name).is_file()]
+    names = [path.name for pattern in NAMES for path in sorted(data.glob(pattern))]
     content = {name: (data / name).read_bytes() for name in names}
     different = [name for name in names if (folder / name).is_file() and (folder / name).read_bytes() != content[name]]
     if set(different) - {"prepare.json"} and any(folder.glob("*.pt")):

@@ -60,8 +60,7 @@ class VaswaniTranslationTask(TranslationTask):
         super().begin_epoch(epoch, model)
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if not distributed or torch.distributed.get_rank() == 0:
-            languages = self.cfg.source_lang, self.cfg.target_lang
-            copy_companions(split_paths(self.cfg.data)[0], self.cfg.save_dir, languages)
+            copy_companions(split_paths(self.cfg.data)[0], self.cfg.save_dir)
 
     def state_dict(self):
         """What checkpoints keep of the task: which dictionaries it had."""
