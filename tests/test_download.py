@@ -1,17 +1,21 @@
 """Downloads go on where they broke off, are tried again, verified and unpacked within their folder."""
 
+import gzip
 import hashlib
 import io
+import json
 import sys
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import download
+import prepare
 import pytest
 from common import run_as_script
 from corpus_recipes import PARTS, load_recipe, read_recipe, recipe_names
 from download import fetch, inside, unpack
+from parallel_text import Corpus
 
 CONTENT = bytes(range(256)) * 2000
 
@@ -161,6 +165,7 @@ def test_recipes_are_complete(name, tmp_path):
     there = {member for entry in recipe.get("file", []) for member in entry.get("members", [entry["name"]])}
     for entry in recipe.get("file", []):
         assert entry["url"].startswith("https://")
+    assert recipe.get("settings", {}).keys() <= prepare.DEFAULTS.keys()
     for part in PARTS:
         assert recipe[part]
         for corpus in recipe[part]:
@@ -174,21 +179,63 @@ def run_main(monkeypatch, *arguments):
     download.main()
 
 
-def test_a_recipe_from_local_files(tmp_path, monkeypatch, capsys):
-    """The whole command on files of the same form as those of the recipe."""
-    recipe = load_recipe("iwslt14.de-en")
-    files = recipe["file"][0]
-    mirror, raw = tmp_path / "mirror", tmp_path / "raw"
-    mirror.mkdir()
-    archive(mirror / files["name"], {member: member.encode() for member in files["members"]})
-    run_main(monkeypatch, "iwslt14.de-en", "--to", raw, "--from", mirror)
-    source, target, corpora, settings = read_recipe("iwslt14.de-en", raw)
-    assert (source, target) == ("de", "en") and len(corpora["test"]) == 3
-    assert corpora["train"][0].kind == "talks" and corpora["valid"][0].kind == "seg"
+def content(kind, sentences):
+    """A file of a corpus of that kind."""
+    if kind == "seg":
+        return "".join(f'<seg id="{n}"> {line} </seg>\n' for n, line in enumerate(sentences, start=1))
+    lines = "".join(f"{line}\n" for line in sentences)
+    if kind == "talks":
+        title, rest = lines.split("\n", 1)
+        return f"<url>http://x</url>\n<keywords>a</keywords>\n<talkid>1</talkid>\n<title>{title}</title>\n{rest}"
+    return lines
+
+
+def mirror_of(recipe, folder):
+    """Small files of the same form as those of a recipe; returns the numbers of pairs by part."""
+    files, counts = {}, {}
+    for number, part in enumerate(PARTS):
+        for corpus in recipe[part]:
+            lines = [f"The house number {n} of {len(files)} is small." for n in range(5 * (3 - number))]
+            counts[part] = counts.get(part, 0) + len(lines)
+            kind = Corpus(folder / corpus["source"], folder / corpus["target"]).kind
+            for side in ("source", "target"):
+                text = content(kind, [f"{line} {side}" for line in lines]).encode()
+                files[corpus[side]] = gzip.compress(text) if corpus[side].endswith(".gz") else text
+    folder.mkdir()
+    for entry in recipe["file"]:
+        if "members" in entry:
+            archive(folder / entry["name"], {member: files[member] for member in entry["members"]})
+        else:
+            (folder / entry["name"]).write_bytes(files[entry["name"]])
+    return counts
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if "demo" not in load_recipe(name)])
+def test_a_recipe_on_local_files_of_the_same_form(tmp_path, monkeypatch, capsys, name):
+    """Both commands, from the files as they would be downloaded to the data directory."""
+    recipe = load_recipe(name)
+    for entry in recipe["file"]:
+        entry.pop("md5", None)
+    monkeypatch.setattr(download, "load_recipe", lambda name: recipe)
+    raw = tmp_path / "raw"
+    counts = mirror_of(recipe, tmp_path / "mirror")
+    run_main(monkeypatch, name, "--to", raw, "--from", tmp_path / "mirror")
     assert "sha256" in capsys.readouterr().out
-    (raw / files["name"]).unlink()  # what is unpacked is enough
-    run_main(monkeypatch, "iwslt14.de-en", "--to", raw, "--from", tmp_path / "nowhere")
-    assert "unpacked before" in capsys.readouterr().out
+    for entry in recipe["file"]:
+        if "members" in entry:
+            (raw / entry["name"]).unlink()  # what is unpacked is enough
+    run_main(monkeypatch, name, "--to", raw, "--from", tmp_path / "mirror")
+    monkeypatch.setattr(
+        sys, "argv", ["prepare.py", "--recipe", name, "--raw", str(raw), "--out", str(tmp_path / "data"), "--merges", "20",
+                      "--workers", "1"]
+    )
+    prepare.main()
+    manifest = json.loads((tmp_path / "data" / "prepare.json").read_text("utf-8"))
+    assert {part: pairs["read"] for part, pairs in manifest["pairs"].items()} == counts
+    assert {part: pairs["kept"] for part, pairs in manifest["pairs"].items()} == counts
+    assert manifest["languages"] == {"source": recipe["source"], "target": recipe["target"]}
+    assert manifest["settings"]["merges"] == 20
+    assert manifest["settings"]["max_ratio"] == recipe["settings"].get("max_ratio", 3.0)
 
 
 def test_bad_input_is_one_sentence(tmp_path, monkeypatch):
