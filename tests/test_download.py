@@ -238,6 +238,14 @@ def test_a_recipe_on_local_files_of_the_same_form(tmp_path, monkeypatch, capsys,
     assert manifest["settings"]["max_ratio"] == recipe["settings"].get("max_ratio", 3.0)
 
 
+def test_the_list_tells_of_every_recipe(monkeypatch, capsys):
+    run_main(monkeypatch, "--list")
+    told = capsys.readouterr().out
+    for name in recipe_names():
+        assert f"{name}: {load_recipe(name)['title']}" in told
+    assert "https://www.statmt.org/wmt14/test-full.tgz" in told
+
+
 def test_bad_input_is_one_sentence(tmp_path, monkeypatch):
     for arguments, sentence in (
         (["nothing"], "there is no recipe 'nothing'; there are demo.en-de, iwslt14.de-en"),
