@@ -11,6 +11,8 @@ from common import atomic_path, load_checkpoint, run_as_script
 
 logging.basicConfig(level=logging.WARNING)  # before fairseq, which remarks on every optional package that is missing
 
+from vaswani_plugin.companions import copy_companions  # noqa: E402
+from vaswani_plugin.errors import UserError  # noqa: E402
 from vaswani_plugin.inference import average_states  # noqa: E402
 
 # Section 6.1: the last 5 checkpoints for the base models, the last 20 for the big ones.
@@ -115,6 +117,10 @@ def main():
         raise ValueError("--last and --preset choose from one folder; files are averaged as they are named.")
     with atomic_path(args.out) as temporary:
         torch.save(average(paths), temporary)
+    try:  # translate.py needs the dictionaries and merges beside the average
+        copy_companions(paths[-1].parent, Path(args.out).parent)
+    except UserError as error:
+        print(f"dictionaries and merges are not copied: {error}", file=sys.stderr)
     print(f"{args.out}: average of {len(paths)} checkpoints")
 
 

@@ -3,7 +3,7 @@
 The settings are a file `prepare.json` beside the model's dictionary or checkpoint:
 
     {"languages": {"source": "en", "target": "de"},
-     "tokenizer": {"normalize_source": true, "escape": true},
+     "tokenizer": {"normalize_source": true, "normalize_target": false, "escape": true},
      "codes": "codes"}
 
 where `codes` names the file of BPE merges in the same folder.
@@ -13,7 +13,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+from line_discipline import tidy
+from moses import Normalizer, Tokenizer
+from sacremoses import MosesDetokenizer
 from subword_nmt.apply_bpe import BPE
 
 SETTINGS = "prepare.json"
@@ -31,6 +33,7 @@ class Settings:
     codes: Path
     normalize_source: bool = True
     escape: bool = True
+    normalize_target: bool = False
 
 
 def read_settings(folder):
@@ -47,6 +50,7 @@ def read_settings(folder):
             codes=path.parent / found["codes"],
             normalize_source=tokenizer.get("normalize_source", True),
             escape=tokenizer.get("escape", True),
+            normalize_target=tokenizer.get("normalize_target", False),
         )
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -55,35 +59,57 @@ def read_settings(folder):
         ) from None
 
 
+def read_codes(path):
+    """The merges of a codes file, ready to cut words into subwords. Raises ValueError."""
+    try:
+        with open(path, encoding="utf-8") as codes:
+            return BPE(codes, separator=SEPARATOR)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ValueError(f"the BPE codes {path} cannot be read: {reason}.") from None
+    except SystemExit:  # what subword-nmt does about a line that is no merge
+        raise ValueError(f"{path} is no file of BPE merges.") from None
+
+
+class Words:
+    """Called with a line of raw text of a language, gives its words: tidied, normalised if wanted, tokenised.
+
+    Training text and text to be translated go through this, so that a model meets what it knows. `found` learns what was
+    mended, see `line_discipline.tidy`.
+    """
+
+    def __init__(self, language, normalized, escape):
+        self._normalizer = Normalizer(language) if normalized else None
+        self._tokenizer = Tokenizer(language)
+        self._escape = escape
+
+    def __call__(self, line, found=None):
+        line = tidy(line, found)
+        if self._normalizer:
+            line = self._normalizer.normalize(line)
+        words = self._tokenizer.tokenize(line, escape=self._escape)
+        if max(map(len, words), default=0) <= LONGEST_WORD:
+            return words
+        return [word[i : i + LONGEST_WORD] for word in words for i in range(0, len(word), LONGEST_WORD)]
+
+
 class TextPipeline:
     """Raw source text to subwords, and subwords of the target to raw text."""
 
     def __init__(self, settings):
         self.settings = settings
-        self._normalize = MosesPunctNormalizer(settings.source).normalize if settings.normalize_source else None
-        self._tokenizer = MosesTokenizer(settings.source)
+        self._source = Words(settings.source, settings.normalize_source, settings.escape)
+        self._target = Words(settings.target, settings.normalize_target, settings.escape)
         self._detokenizer = MosesDetokenizer(settings.target)
-        try:
-            with open(settings.codes, encoding="utf-8") as codes:
-                self._bpe = BPE(codes, separator=SEPARATOR)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise ValueError(f"the BPE codes {settings.codes} cannot be read: {reason}.") from None
+        self._bpe = read_codes(settings.codes)
 
     def subwords(self, line):
         """The subwords of a line of raw source text; none for a line without visible characters."""
-        if self._normalize:
-            line = self._normalize(line)
-        return self._cut(self._tokenizer, line)
+        return self._bpe.segment_tokens(self._source(line))
 
     def target_subwords(self, line):
-        """The subwords of a line of raw target text, which is not normalised."""
-        return self._cut(MosesTokenizer(self.settings.target), line)
-
-    def _cut(self, tokenizer, line):
-        words = tokenizer.tokenize(line, escape=self.settings.escape)
-        pieces = (word[i : i + LONGEST_WORD] for word in words for i in range(0, len(word), LONGEST_WORD))
-        return self._bpe.segment_tokens(pieces)
+        """The subwords of a line of raw target text."""
+        return self._bpe.segment_tokens(self._target(line))
 
     def raw(self, subwords):
         """Raw text on one line from a string of target subwords."""

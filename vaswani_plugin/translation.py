@@ -4,7 +4,8 @@
 
 searches with beam 4, ranks by log-probability / ((5 + length) / 6)^0.6 and gives each output at most
 50 tokens more than its own source; every flag overrides. In training, batches depend on seed and
-epoch alone, so that a resumed run sees those of an undisturbed one.
+epoch alone, so that a resumed run sees those of an undisturbed one. Dictionaries and subword merges are
+copied beside the checkpoints, and a checkpoint knows its dictionaries: with others it is not used.
 """
 
 import argparse
@@ -18,8 +19,12 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.utils import split_paths
+from omegaconf import II
 
 from .beam_search import BeamSearch
+from .companions import copy_companions, fingerprint
+from .errors import UserError
 from .inference import PAPER_SEARCH, length_penalty
 
 
@@ -32,6 +37,8 @@ class VaswaniTranslationConfig(TranslationConfig):
             " gnmt, ((5 + n) / 6)^lenpen (the paper's), or fairseq, n^lenpen"
         },
     )
+    # No flag of the task: where the training saves its checkpoints.
+    save_dir: str = II("checkpoint.save_dir")
 
 
 @register_task("vaswani_translation", dataclass=VaswaniTranslationConfig)
@@ -47,6 +54,30 @@ class VaswaniTranslationTask(TranslationTask):
     def can_reuse_epoch_itr(self, dataset):
         """No: an iterator kept from an earlier epoch holds that epoch's batches, a resumed run has none to keep."""
         return False
+
+    def begin_epoch(self, epoch, model):
+        """Called by training alone: what belongs to the model is put beside its checkpoints."""
+        super().begin_epoch(epoch, model)
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if not distributed or torch.distributed.get_rank() == 0:
+            copy_companions(split_paths(self.cfg.data)[0], self.cfg.save_dir)
+
+    def state_dict(self):
+        """What checkpoints keep of the task: which dictionaries it had."""
+        return {**super().state_dict(), "dictionaries": self._dictionaries()}
+
+    def load_state_dict(self, state_dict):
+        """Raises ``UserError``: the checkpoint was trained with other dictionaries."""
+        state = dict(state_dict)
+        if state.pop("dictionaries", self._dictionaries()) != self._dictionaries():
+            raise UserError(
+                f"the checkpoint was trained with other dictionaries than those in {self.cfg.data}: give the data directory"
+                " of its training, or the folder where it was saved, which has a copy of them."
+            )
+        super().load_state_dict(state)
+
+    def _dictionaries(self):
+        return [fingerprint(self.source_dictionary), fingerprint(self.target_dictionary)]
 
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None,
                         prefix_allowed_tokens_fn=None):
