@@ -156,6 +156,8 @@ step_binarise() {
     run_readably fairseq-preprocess --source-lang "$source" --target-lang "$target" --joined-dictionary \
         --trainpref "$out/subwords/train" --validpref "$out/subwords/valid" --testpref "$out/subwords/test" \
         --destdir "$out/data" --workers "$cores"
+    # with the merges beside the dictionaries, training puts both beside the checkpoints, for scripts/translate.py
+    run cp "$out/subwords/codes" "$out/data/codes"
 }
 
 # fairseq writes checkpoint_last.pt as a copy; if it was stopped in between, the newest whole checkpoint takes its place.

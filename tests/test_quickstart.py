@@ -97,6 +97,14 @@ def test_from_text_to_score_with_a_stop_in_between(corpus, tmp_path):
         assert re.fullmatch(".*".join(map(re.escape, known)), sentence)
     assert sum("<<unk>>" not in line for line in numbered.values()) > 10
 
+    # the average carries what raw text needs
+    translated = subprocess.run(
+        [sys.executable, REPOSITORY / "scripts" / "translate.py", out / "averaged.pt"], input="I know the house.\n",
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert translated.returncode == 0, translated.stderr
+    assert translated.stdout.count("\n") == 1
+
     # a third time there is nothing to do, and more training is more training
     assert quickstart(*arguments).stdout.count("done before") == 8
     more = quickstart(*arguments[:-1], "62")
