@@ -4,6 +4,7 @@ Every check raises a ``UserError`` whose text says what is wrong and what to do.
 """
 
 import filecmp
+import logging
 import os
 from dataclasses import fields
 
@@ -12,9 +13,11 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from fairseq.utils import split_paths
 
-from . import label_smoothing, learning_rate
+from . import checkpoint_files, label_smoothing, learning_rate
 from .config import VaswaniConfig
 from .errors import UserError
+
+logger = logging.getLogger(__name__)
 
 NOT_JOINED = (
     "one matrix in three places (Section 3.4) needs one dictionary for both languages: run"
@@ -35,6 +38,16 @@ def training(args):
         raise UserError(f"--restore-file {args.restore_file} does not exist: give the path of a checkpoint")
     if issubclass(TASK_REGISTRY[args.task], TranslationTask):
         data(args)
+    resuming(args)
+
+
+def resuming(args):
+    """Go on from a whole checkpoint: choose another where ``checkpoint_last.pt`` is damaged."""
+    file, sentence = checkpoint_files.to_resume_from(args.save_dir, args.restore_file)
+    if sentence is not None:
+        logger.warning(sentence)
+        args.restore_file = file
+        args.finetune_from_model = None  # only where there is nothing to go on from
 
 
 def data(args):

@@ -7,12 +7,14 @@ warning filters and exception hook are used. Importing this module needs neither
 import argparse
 import atexit
 import collections
+import errno
 import importlib
 import importlib.metadata
 import importlib.util
 import logging
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -234,7 +236,15 @@ FAIRSEQ_USER_ERRORS = {
     "Size of sample": "",
     "Could not infer language pair": "",
     "Model file not found": "",
+    "gradients are Nan/Inf": "the state before this update is saved as crash.pt in --save-dir; lower --lr-factor, or"
+    " give --clip-norm",
+    "Minimum loss scale reached": "train without --fp16, or with --bf16",
 }
+_DISK_FULL = (
+    "{}: a file could not be written, and the checkpoints that were complete before are kept; make room (what ends in"
+    " .tmp may be deleted) and give the same command again"
+)
+_WORKERS_ERROR = re.compile(r"^vaswani_plugin\.errors\.UserError: (.+)$", flags=re.MULTILINE)
 
 
 def show_user_errors_as_sentences():
@@ -263,7 +273,31 @@ def user_sentence(error):
         if isinstance(seen, UserError):
             return str(seen)
         seen = seen.__cause__ or seen.__context__
+    path = _checkpoint_being_read(error)
+    if path is not None:
+        from . import checkpoint_files
+
+        return checkpoint_files.load_failure(path, error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return _DISK_FULL.format(os.strerror(error.errno))
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}"
+    text = str(error)
+    from_worker = _WORKERS_ERROR.search(text)  # fairseq starts one process per GPU, and hands on its traceback
+    if from_worker:
+        return from_worker.group(1)
     for beginning, cure in FAIRSEQ_USER_ERRORS.items():
-        if str(error).startswith(beginning):
-            return f"{error}: {cure}" if cure else str(error)
+        if text.startswith(beginning):
+            return f"{error}: {cure}" if cure else text
+    return None
+
+
+def _checkpoint_being_read(error):
+    """The path that fairseq was loading when ``error`` was raised, or ``None``."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_name == "load_checkpoint_to_cpu":
+            return frame.f_locals.get("local_path")
+        traceback = traceback.tb_next
     return None
