@@ -95,7 +95,8 @@ def _import_everything():
         import fairseq.options
         import fairseq.sequence_generator
         import fairseq.tasks
-        import fairseq.trainer  # noqa: F401
+        import fairseq.trainer
+        import torch._dynamo  # noqa: F401  (torch's optimizers import it: four seconds)
 
 
 def _become(request):

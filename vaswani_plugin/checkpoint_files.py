@@ -70,7 +70,7 @@ def newest_whole(folder):
 
 def to_resume_from(save_dir, restore_file):
     """The file that a training goes on from: what was asked for, or if that is ``checkpoint_last.pt`` and
-    damaged, the newest whole one beside it.
+    damaged or missing, the newest whole one beside it.
 
     Returns ``(restore_file, sentence)``; the sentence says what happened, or is ``None``.
 
@@ -79,14 +79,16 @@ def to_resume_from(save_dir, restore_file):
     """
     is_last = restore_file == LAST
     path = os.path.join(save_dir, LAST) if is_last else restore_file
-    if not os.path.exists(path):
-        return restore_file, None
-    wrong = damage(path)
-    if wrong is None:
-        return restore_file, None
-    if is_last and (other := newest_whole(save_dir)) is not None:
-        return other[0], f"{path} is damaged ({wrong}): going on from {other[0]} ({other[1]} updates)"
-    raise UserError(damaged(path, wrong))
+    there = os.path.exists(path)
+    wrong = damage(path) if there else None
+    if wrong is not None or (is_last and not there):
+        other = newest_whole(save_dir) if is_last and os.path.isdir(save_dir) else None
+        if other is not None:
+            state = f"damaged ({wrong})" if there else "missing"
+            return other[0], f"{path} is {state}: going on from {other[0]} ({other[1]} updates)"
+        if there:
+            raise UserError(damaged(path, wrong))
+    return restore_file, None
 
 
 def damaged(path, wrong):

@@ -42,7 +42,9 @@ def training(args):
 
 
 def resuming(args):
-    """Go on from a whole checkpoint: choose another where ``checkpoint_last.pt`` is damaged."""
+    """Go on from a whole checkpoint: choose another where ``checkpoint_last.pt`` is damaged or missing."""
+    if args.restore_file == checkpoint_files.LAST and args.no_last_checkpoints:
+        return  # whoever wants none starts anew each time
     file, sentence = checkpoint_files.to_resume_from(args.save_dir, args.restore_file)
     if sentence is not None:
         logger.warning(sentence)

@@ -117,6 +117,9 @@ class VaswaniEncoder(_Stack, FairseqEncoder):
             "encoder_padding_mask": [is_padding] if allowed is not None else [],
             "encoder_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else [],
             "sentence_of_row": [],
+            # torch's hooks, which fairseq hangs on every module to find where a gradient became infinite, look for a
+            # tensor among the values, and die without one.
+            "is_padding": is_padding,
         }
 
     def reorder_encoder_out(self, encoder_out, new_order):
@@ -298,6 +301,11 @@ class VaswaniModel(FairseqEncoderDecoderModel):
         return self.decoder(
             prev_output_tokens, encoder_out, features_only=features_only, return_all_hiddens=return_all_hiddens
         )
+
+    def set_num_updates(self, num_updates):
+        """fairseq's hook before each update, with the number of those done."""
+        super().set_num_updates(num_updates)
+        self.num_updates = num_updates
 
     def load_state_dict(self, state_dict, strict=True, model_cfg=None, args=None):
         """As in fairseq; a checkpoint of another model is named as such.
