@@ -43,15 +43,18 @@ def load_checkpoint(path):
     """A checkpoint as fairseq saved it, on the CPU, without running anything it may hold. Raises ValueError."""
     import torch
 
-    import vaswani_plugin  # noqa: F401  (teaches torch which objects of fairseq a checkpoint may hold)
+    from vaswani_plugin import checkpoint_files  # importing the plugin teaches torch what a checkpoint may hold
 
+    if not Path(path).is_file():
+        raise ValueError(f"{path} cannot be read: {'it is a folder' if Path(path).is_dir() else 'No such file'}.")
+    wrong = checkpoint_files.damage(path)  # torch does not notice changed bytes
+    if wrong is not None:
+        raise ValueError(f"{checkpoint_files.damaged(str(path), wrong)}.")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        reason = (str(error).splitlines() or ["it is empty"])[0]
-        raise ValueError(f"{path} is no checkpoint that can be loaded safely: {reason}") from None
+    except (OSError, RuntimeError, EOFError, LookupError, pickle.UnpicklingError) as error:
+        reason = checkpoint_files.load_failure(str(path), error)
+        raise ValueError(f"{reason or f'{path} is no checkpoint that torch can load'}.") from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
         raise ValueError(f"{path} is no checkpoint of fairseq: it holds no model.")
     return checkpoint
