@@ -12,6 +12,8 @@ from pathlib import Path
 def atomic_path(path):
     """Give a temporary path beside `path` to write to; rename it to `path` on success, remove it on failure."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"{path} cannot be written: there is no folder {path.parent}.")
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
@@ -61,10 +63,15 @@ def load_checkpoint(path):
 
 
 def run_as_script(main):
-    """Run `main()`; a ValueError becomes one sentence on standard error and exit code 1, without a traceback."""
+    """Run `main()`; a ValueError, or a file that the system refuses, becomes one sentence on standard error and exit
+    code 1, without a traceback."""
     try:
         main()
     except ValueError as error:
         sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            raise
+        sys.exit(f"{Path(sys.argv[0]).name}: {error.filename}: {error.strerror}.")
     except KeyboardInterrupt:
         sys.exit(130)

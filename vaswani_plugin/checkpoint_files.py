@@ -120,4 +120,6 @@ def load_failure(path, error):
             f"{path} was not loaded: it holds {what}, and loading that could run any program;"
             " ask for a checkpoint of tensors and plain values"
         )
+    if isinstance(error, (LookupError, TypeError, ValueError, AttributeError)):
+        return f"{path} is no checkpoint of fairseq: what it holds gives a {type(error).__name__} ({error})"
     return None

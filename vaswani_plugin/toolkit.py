@@ -236,6 +236,11 @@ FAIRSEQ_USER_ERRORS = {
     "Size of sample": "",
     "Could not infer language pair": "",
     "Model file not found": "",
+    "--path required": "give --path CHECKPOINT",
+    "--finetune-from-model": "",
+    "Incorrect dictionary format": "take the dictionaries that fairseq-preprocess wrote",
+    "Sentences lengths should not exceed max_tokens": "give a larger --max-tokens, or --batch-size",
+    "sentences lengths should not exceed max_tokens": "give a larger --max-tokens, or --batch-size",
     "gradients are Nan/Inf": "the state before this update is saved as crash.pt in --save-dir; lower --lr-factor, or"
     " give --clip-norm",
     "Minimum loss scale reached": "train without --fp16, or with --bf16",
@@ -278,6 +283,8 @@ def user_sentence(error):
         from . import checkpoint_files
 
         return checkpoint_files.load_failure(path, error)
+    if isinstance(error, KeyError) and error.args == (None,) and os.path.basename(sys.argv[0]) == "fairseq-validate":
+        return "fairseq-validate does not read the task from the checkpoint: give --task vaswani_translation"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return _DISK_FULL.format(os.strerror(error.errno))
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:

@@ -20,7 +20,7 @@ from fairseq.models import (
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from . import checks, recipe
+from . import checks, recipe, workers
 from .attention import causal_mask
 from .cache import DecoderCache
 from .config import VaswaniConfig, flag
@@ -262,6 +262,7 @@ class VaswaniModel(FairseqEncoderDecoderModel):
     @classmethod
     def build_model(cls, cfg, task):
         """The model for the dictionaries of ``task``; ``cfg`` holds the fields of :class:`VaswaniConfig`."""
+        workers.check_one_model()
         config = VaswaniConfig(**{f.name: cfg[f.name] for f in fields(VaswaniConfig) if f.name in cfg})
         return cls.from_config(config, task.source_dictionary, task.target_dictionary)
 
