@@ -76,11 +76,13 @@ def allow_safe_checkpoints():
     """Let torch's safe unpickling read what fairseq itself writes into checkpoints.
 
     Only plain containers, configuration nodes and numpy arrays are named; a checkpoint that holds
-    anything else is still refused. Before torch 2.6 there is no such list, and no need.
+    anything else is still refused. Before torch 2.6 fairseq's calls of ``torch.load`` unpickle anything; there they
+    are made to refuse all but tensors and plain values, which is what our checkpoints hold.
     """
     import torch
 
-    if not hasattr(torch.serialization, "add_safe_globals") or version(torch.__version__) < (2, 6):
+    if version(torch.__version__) < (2, 6):
+        os.environ.setdefault("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
         return
     import numpy
     from fairseq.distributed.utils import _TensorPlaceholder
