@@ -96,7 +96,14 @@ def _import_everything():
         import fairseq.sequence_generator
         import fairseq.tasks
         import fairseq.trainer
+        import matplotlib
+        import sacrebleu.metrics
+        import sacremoses
+        import subword_nmt.apply_bpe
         import torch._dynamo  # noqa: F401  (torch's optimizers import it: four seconds)
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot  # noqa: F401
 
 
 def _become(request):

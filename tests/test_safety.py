@@ -122,7 +122,8 @@ def test_names_inside_a_checkpoint_lead_nowhere(tmp_path):
 
 def test_old_versions_of_torch_are_made_to_load_safely(monkeypatch):
     """Before torch 2.6 fairseq's ``torch.load`` would run whatever a checkpoint holds; this variable forbids it."""
-    monkeypatch.delenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", raising=False)
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "")  # so that it is as before afterwards
+    monkeypatch.delenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
     toolkit.allow_safe_checkpoints()
     assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
     monkeypatch.setattr(torch, "__version__", "2.5.1")

@@ -238,6 +238,7 @@ FAIRSEQ_USER_ERRORS = {
     "Size of sample": "",
     "Could not infer language pair": "",
     "Model file not found": "",
+    "Must specify batch size": "give --max-tokens or --batch-size",
     "--path required": "give --path CHECKPOINT",
     "--finetune-from-model": "",
     "Incorrect dictionary format": "take the dictionaries that fairseq-preprocess wrote",
