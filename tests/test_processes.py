@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaswani_plugin import recipe, workers
@@ -50,6 +50,7 @@ def distributed(data_bin, *flags):
     return on_this_machine(data_bin, *flags).distributed_training
 
 
+@settings(deadline=None)
 @given(processes=st.integers(1, 500), batches=st.integers(1, 50))
 def test_an_update_has_25000_tokens_for_any_workers_and_batches(processes, batches):
     """As many as whole numbers allow: less than one token in each batch is missing."""

@@ -47,7 +47,7 @@ def damage(path):
 def updates(path):
     """After how many updates a checkpoint was written; ``None`` if a training cannot go on from it."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=damage(path) is None)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # tensors stay on disk
         state["extra_state"]["train_iterator"]
         return state["optimizer_history"][-1]["num_updates"]
     except Exception:  # whatever a foreign or damaged file raises, it is not one to go on from
@@ -60,8 +60,8 @@ def newest_whole(folder):
     found = []
     for name in sorted(os.listdir(folder or ".")):
         path = os.path.join(folder, name)
-        if _OTHERS.fullmatch(name) and damage(path) is None and updates(path) is not None:
-            found.append((updates(path), path))
+        if _OTHERS.fullmatch(name) and damage(path) is None and (number := updates(path)) is not None:
+            found.append((number, path))
     if not found:
         return None
     number, path = max(found)
