@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from vaswani_plugin import recipe, workers
 from vaswani_plugin.errors import UserError
+from vaswani_plugin.label_smoothing import VaswaniLabelSmoothedCrossEntropy
 
 from .forks import Forks
-from .helpers import REPOSITORY
+from .helpers import REPOSITORY, dictionary, small_model
 from .resuming import TINY, logged, same_tensors, state
 from .test_recipe import parse
 
@@ -143,6 +144,18 @@ def test_hydra_under_torchrun_is_refused(machine, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/fairseq-hydra-train"])
     with pytest.raises(UserError, match="start fairseq-train"):
         workers.check_one_model()
+
+
+def test_a_worker_without_a_batch_adds_nothing():
+    """fairseq lets it compute some other batch and multiplies the loss by 0, in place."""
+    model, words = small_model(), torch.tensor([[7, 8, 2]])
+    task = Namespace(target_dictionary=dictionary())
+    sample = {"id": torch.tensor([0]), "ntokens": 3, "target": words,
+              "net_input": {"src_tokens": words, "src_lengths": torch.tensor([3]), "prev_output_tokens": words.roll(1)}}
+    loss, _, _ = VaswaniLabelSmoothedCrossEntropy(task, 0.1)(model, sample)
+    loss *= 0
+    loss.backward()
+    assert not any(parameter.grad.any() for parameter in model.parameters())
 
 
 # What follows runs the real trainings. Without dropout, whose numbers are drawn for each process.

@@ -84,7 +84,8 @@ class _ProjectedLoss(torch.autograd.Function):
         blocks = real.chunk(max(1, math.ceil(real.numel() / ROWS)))
         product = torch.empty(blocks[0].numel(), entries, dtype=dtype, device=features.device)
         buffer = product if wide == dtype else torch.empty_like(product, dtype=wide)
-        loss, nll = torch.zeros(2, dtype=wide, device=features.device)
+        # Two tensors, not views of one: where a worker has no batch left, fairseq multiplies its loss by 0 in place.
+        loss, nll = (torch.zeros((), dtype=wide, device=features.device) for _ in range(2))
         for index in blocks:
             x, gold_entry = features[index].to(dtype), gold[index].unsqueeze(1)
             block = slice(0, index.numel())
