@@ -12,6 +12,8 @@ from pathlib import Path
 def atomic_path(path):
     """Give a temporary path beside `path` to write to; rename it to `path` on success, remove it on failure."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"{path} cannot be written: there is no folder {path.parent}.")
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
@@ -43,25 +45,33 @@ def load_checkpoint(path):
     """A checkpoint as fairseq saved it, on the CPU, without running anything it may hold. Raises ValueError."""
     import torch
 
-    import vaswani_plugin  # noqa: F401  (teaches torch which objects of fairseq a checkpoint may hold)
+    from vaswani_plugin import checkpoint_files  # importing the plugin teaches torch what a checkpoint may hold
 
+    if not Path(path).is_file():
+        raise ValueError(f"{path} cannot be read: {'it is a folder' if Path(path).is_dir() else 'No such file'}.")
+    wrong = checkpoint_files.damage(path)  # torch does not notice changed bytes
+    if wrong is not None:
+        raise ValueError(f"{checkpoint_files.damaged(str(path), wrong)}.")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        reason = (str(error).splitlines() or ["it is empty"])[0]
-        raise ValueError(f"{path} is no checkpoint that can be loaded safely: {reason}") from None
+    except (OSError, RuntimeError, EOFError, LookupError, pickle.UnpicklingError) as error:
+        reason = checkpoint_files.load_failure(str(path), error)
+        raise ValueError(f"{reason or f'{path} is no checkpoint that torch can load'}.") from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
         raise ValueError(f"{path} is no checkpoint of fairseq: it holds no model.")
     return checkpoint
 
 
 def run_as_script(main):
-    """Run `main()`; a ValueError becomes one sentence on standard error and exit code 1, without a traceback."""
+    """Run `main()`; a ValueError, or a file that the system refuses, becomes one sentence on standard error and exit
+    code 1, without a traceback."""
     try:
         main()
     except ValueError as error:
         sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            raise
+        sys.exit(f"{Path(sys.argv[0]).name}: {error.filename}: {error.strerror}.")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -160,21 +160,6 @@ step_binarise() {
     run cp "$out/subwords/codes" "$out/data/codes"
 }
 
-# fairseq writes checkpoint_last.pt as a copy; if it was stopped in between, the newest whole checkpoint takes its place.
-mend_last_checkpoint() {
-    local last=$out/checkpoints/checkpoint_last.pt candidate
-    [ -f "$last" ] || return 0
-    ! python -m zipfile -l "$last" >/dev/null 2>&1 || return 0
-    echo "checkpoint_last.pt is not complete; looking for the newest one that is"
-    rm -f "$last"
-    for candidate in $(cd "$out/checkpoints" && ls -t checkpoint_[0-9]*_[0-9]*.pt 2>/dev/null); do
-        if python -m zipfile -l "$out/checkpoints/$candidate" >/dev/null 2>&1; then
-            run cp "$out/checkpoints/$candidate" "$last"
-            return
-        fi
-    done
-}
-
 # has_bfloat16: does what will train multiply bfloat16 in hardware? There it takes little more than half the time.
 has_bfloat16() {
     if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
@@ -185,7 +170,6 @@ has_bfloat16() {
 }
 
 step_train() {
-    mend_last_checkpoint
     # The schedule of Eq. 3 with the warm-up and peak (1.1e-3) that suit so short a training; at twice this peak the decoder
     # never comes to use the source. All else is the paper's recipe.
     local hours precision=()

@@ -64,8 +64,14 @@ def main():
         raise ValueError(f"{args.source}, {args.reference} and {args.output} differ in their number of lines.")
     if not texts[0]:
         raise ValueError(f"{args.source} is empty.")
-    new = [int(line) for line in read_lines(args.new_lines)]
-    text = report(*texts, new, json.loads(Path(args.manifest).read_text("utf-8")))
+    numbers = read_lines(args.new_lines)
+    if not all(number.isdecimal() for number in numbers):
+        raise ValueError(f"{args.new_lines} holds something else than line numbers.")
+    try:
+        manifest = json.loads(Path(args.manifest).read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{args.manifest} is no JSON text: {error}.") from None
+    text = report(*texts, [int(number) for number in numbers], manifest)
     with atomic_path(args.out) as temporary:
         temporary.write_text(text, "utf-8")
     print(text)

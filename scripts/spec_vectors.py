@@ -9,6 +9,7 @@ import pathlib
 import sys
 
 import torch
+from common import run_as_script
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -135,4 +136,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_as_script(main)

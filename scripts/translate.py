@@ -110,7 +110,10 @@ def find_settings(args, checkpoints):
 
     Raises ValueError: something is missing.
     """
-    saved = load_checkpoint(checkpoints[0]).get("cfg") or {}
+    checkpoint = load_checkpoint(checkpoints[0])
+    if not (checkpoint.get("cfg") or checkpoint.get("args")):
+        raise ValueError(f"{checkpoints[0]} is no checkpoint of fairseq: it does not say how its model was built.")
+    saved = checkpoint.get("cfg") or {}
     task = saved.get("task") or {}
     folders = [args.data] if args.data else [checkpoints[0].parent, Path(str(task.get("data") or ".").split(":")[0])]
     settings = next((found for found in map(read_settings, folders) if found), None)

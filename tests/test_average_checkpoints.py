@@ -45,10 +45,10 @@ class Forbidden:
     "content, sentence",
     [
         (None, "cannot be read: No such file"),
-        (b"not a checkpoint", "no checkpoint that can be loaded safely"),
-        (b"", "no checkpoint that can be loaded safely"),
+        (b"not a checkpoint", "damaged .it is cut off, or no checkpoint"),
+        (b"", "damaged .it is empty"),
         ({"weights": 1}, "holds no model"),
-        ({"model": {"w": Forbidden()}}, "no checkpoint that can be loaded safely"),
+        ({"model": {"w": Forbidden()}}, "was not loaded: it holds the object"),
         ({"model": {"w": torch.zeros(3)}}, "names or shapes"),
     ],
 )

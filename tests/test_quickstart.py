@@ -72,7 +72,7 @@ def test_from_text_to_score_with_a_stop_in_between(corpus, tmp_path):
     output = done.stdout + done.stderr
     assert done.returncode == 0, output[-3000:]
     assert "== tokenise: done before" in output
-    assert "checkpoint_last.pt is not complete" in output
+    assert "checkpoint_last.pt is damaged" in output
     again = updates(out)[len(before) :]
     assert again[0] > 10 and again[-1] == 60, "training went on from a checkpoint"
 

@@ -101,6 +101,24 @@ def test_which_errors_have_a_sentence():
     assert found.startswith("Dataset not found: valid (data-bin): run fairseq-preprocess")
 
 
+def test_which_errors_of_the_system_have_a_sentence(monkeypatch):
+    found = toolkit.user_sentence(PermissionError(13, "Permission denied", "/x/save"))
+    assert found == "/x/save: Permission denied"
+    assert "make room" in toolkit.user_sentence(OSError(28, "No space left on device"))
+    assert toolkit.user_sentence(OSError("something")) is None
+    assert toolkit.user_sentence(KeyError(None)) is None
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/fairseq-validate"])
+    assert "--task" in toolkit.user_sentence(KeyError(None))
+
+
+def test_the_sentence_of_a_worker_is_found_in_its_traceback():
+    """fairseq's spawned processes hand theirs on as text."""
+    text = "\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n" \
+           "  File x, line 1\nvaswani_plugin.errors.UserError: a source is too long\n"
+    assert toolkit.user_sentence(Exception(text)) == "a source is too long"
+    assert toolkit.user_sentence(Exception(text.replace("User", "Value"))) is None
+
+
 class Harmful:
     def __reduce__(self):
         return (print, ("executed",))

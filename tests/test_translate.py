@@ -131,7 +131,7 @@ def test_languages_from_the_names_of_the_data(tmp_path, monkeypatch, capfdbinary
         (lambda folder: (folder / "prepare.json").write_text("no json"), "prepare.json"),
         (lambda folder: (folder / "dict.de.txt").unlink(), "dict.de.txt"),
         (lambda folder: [(folder / f"dict.{x}.txt").write_text("a 1\n") for x in ("en", "de")], "another model"),
-        (lambda folder: (folder / "model.pt").write_bytes(b"PK"), "loaded safely"),
+        (lambda folder: (folder / "model.pt").write_bytes(b"PK"), "damaged"),
         (lambda folder: (folder / "model.pt").unlink(), "cannot be read"),
         (lambda folder: torch.save({"weights": 1}, folder / "model.pt"), "holds no model"),
     ],

@@ -45,7 +45,7 @@ class VaswaniConfig(FairseqDataclass):
         """
         d_model, heads = self.encoder_embed_dim, self.encoder_attention_heads
         for name in ("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "decoder_layers",
-                     "encoder_attention_heads"):
+                     "encoder_attention_heads", "max_source_positions", "max_target_positions"):
             if getattr(self, name) < 1:
                 raise UserError(f"{flag(name)} must be at least 1, not {getattr(self, name)}")
         if d_model % 2:

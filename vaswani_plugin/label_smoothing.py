@@ -5,6 +5,7 @@
 """
 
 import math
+import sys
 from dataclasses import dataclass, field
 
 import torch
@@ -83,7 +84,8 @@ class _ProjectedLoss(torch.autograd.Function):
         blocks = real.chunk(max(1, math.ceil(real.numel() / ROWS)))
         product = torch.empty(blocks[0].numel(), entries, dtype=dtype, device=features.device)
         buffer = product if wide == dtype else torch.empty_like(product, dtype=wide)
-        loss, nll = torch.zeros(2, dtype=wide, device=features.device)
+        # Two tensors, not views of one: where a worker has no batch left, fairseq multiplies its loss by 0 in place.
+        loss, nll = (torch.zeros((), dtype=wide, device=features.device) for _ in range(2))
         for index in blocks:
             x, gold_entry = features[index].to(dtype), gold[index].unsqueeze(1)
             block = slice(0, index.numel())
@@ -174,6 +176,7 @@ class VaswaniLabelSmoothedCrossEntropy(FairseqCriterion):
             loss, nll = smoothed_loss(logits, gold.flatten(), self.label_smoothing, self.padding_idx)
             if reduce:
                 loss, nll = loss.sum(), nll.sum()
+        self._name_what_is_not_finite(loss, model, sample)
         sample_size = gold.size(0) if self.sentence_avg else sample["ntokens"]
         return loss, sample_size, {
             "loss": loss.detach(),
@@ -182,6 +185,21 @@ class VaswaniLabelSmoothedCrossEntropy(FairseqCriterion):
             "nsentences": gold.size(0),
             "sample_size": sample_size,
         }
+
+    @staticmethod
+    def _name_what_is_not_finite(loss, model, sample):
+        """When fairseq has met a gradient that is not finite, it saves ``crash.pt`` and computes the update again.
+
+        Only then do we look at the loss: in every update it would make a GPU wait.
+        """
+        if isinstance(sys.exc_info()[1], FloatingPointError) and not loss.isfinite().all():
+            update = getattr(model, "num_updates", 0) + 1
+            sentences = ", ".join(map(str, sample["id"].tolist()))
+            raise UserError(
+                f"the loss of update {update} is {loss.sum().item()}; the state before it is saved as crash.pt in"
+                " --save-dir; lower --lr-factor, give --clip-norm, or look at the training sentences of this batch"
+                f" (counted from 0): {sentences}"
+            )
 
     @staticmethod
     def reduce_metrics(logging_outputs):

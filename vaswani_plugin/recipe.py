@@ -7,7 +7,7 @@ those are filled, so that every flag wins, also one that repeats a default of fa
 
 import logging
 
-from . import checks, learning_rate, toolkit
+from . import checks, learning_rate, toolkit, workers
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,7 @@ def apply(args, name, architecture):
         _fill(args, architecture.options())
         return
     _fill(args, {**paper_values(args, architecture), **_EVERY_SENTENCE})
+    workers.join(args)
     checks.training(args)
     _fill_batch(args)
     if args.lr is not None and args.lr_scheduler == SCHEDULER:

@@ -7,12 +7,14 @@ warning filters and exception hook are used. Importing this module needs neither
 import argparse
 import atexit
 import collections
+import errno
 import importlib
 import importlib.metadata
 import importlib.util
 import logging
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -74,11 +76,13 @@ def allow_safe_checkpoints():
     """Let torch's safe unpickling read what fairseq itself writes into checkpoints.
 
     Only plain containers, configuration nodes and numpy arrays are named; a checkpoint that holds
-    anything else is still refused. Before torch 2.6 there is no such list, and no need.
+    anything else is still refused. Before torch 2.6 fairseq's calls of ``torch.load`` unpickle anything; there they
+    are made to refuse all but tensors and plain values, which is what our checkpoints hold.
     """
     import torch
 
-    if not hasattr(torch.serialization, "add_safe_globals") or version(torch.__version__) < (2, 6):
+    if version(torch.__version__) < (2, 6):
+        os.environ.setdefault("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
         return
     import numpy
     from fairseq.distributed.utils import _TensorPlaceholder
@@ -234,7 +238,21 @@ FAIRSEQ_USER_ERRORS = {
     "Size of sample": "",
     "Could not infer language pair": "",
     "Model file not found": "",
+    "Must specify batch size": "give --max-tokens or --batch-size",
+    "--path required": "give --path CHECKPOINT",
+    "--finetune-from-model": "",
+    "Incorrect dictionary format": "take the dictionaries that fairseq-preprocess wrote",
+    "Sentences lengths should not exceed max_tokens": "give a larger --max-tokens, or --batch-size",
+    "sentences lengths should not exceed max_tokens": "give a larger --max-tokens, or --batch-size",
+    "gradients are Nan/Inf": "the state before this update is saved as crash.pt in --save-dir; lower --lr-factor, or"
+    " give --clip-norm",
+    "Minimum loss scale reached": "train without --fp16, or with --bf16",
 }
+_DISK_FULL = (
+    "{}: a file could not be written, and the checkpoints that were complete before are kept; make room (what ends in"
+    " .tmp may be deleted) and give the same command again"
+)
+_WORKERS_ERROR = re.compile(r"^vaswani_plugin\.errors\.UserError: (.+)$", flags=re.MULTILINE)
 
 
 def show_user_errors_as_sentences():
@@ -263,7 +281,33 @@ def user_sentence(error):
         if isinstance(seen, UserError):
             return str(seen)
         seen = seen.__cause__ or seen.__context__
+    path = _checkpoint_being_read(error)
+    if path is not None:
+        from . import checkpoint_files
+
+        return checkpoint_files.load_failure(path, error)
+    if isinstance(error, KeyError) and error.args == (None,) and os.path.basename(sys.argv[0]) == "fairseq-validate":
+        return "fairseq-validate does not read the task from the checkpoint: give --task vaswani_translation"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return _DISK_FULL.format(os.strerror(error.errno))
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}"
+    text = str(error)
+    from_worker = _WORKERS_ERROR.search(text)  # fairseq starts one process per GPU, and hands on its traceback
+    if from_worker:
+        return from_worker.group(1)
     for beginning, cure in FAIRSEQ_USER_ERRORS.items():
-        if str(error).startswith(beginning):
-            return f"{error}: {cure}" if cure else str(error)
+        if text.startswith(beginning):
+            return f"{error}: {cure}" if cure else text
+    return None
+
+
+def _checkpoint_being_read(error):
+    """The path that fairseq was loading when ``error`` was raised, or ``None``."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_name == "load_checkpoint_to_cpu":
+            return frame.f_locals.get("local_path")
+        traceback = traceback.tb_next
     return None

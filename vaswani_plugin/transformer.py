@@ -20,7 +20,7 @@ from fairseq.models import (
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from . import checks, recipe
+from . import checks, recipe, workers
 from .attention import causal_mask
 from .cache import DecoderCache
 from .config import VaswaniConfig, flag
@@ -117,6 +117,9 @@ class VaswaniEncoder(_Stack, FairseqEncoder):
             "encoder_padding_mask": [is_padding] if allowed is not None else [],
             "encoder_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else [],
             "sentence_of_row": [],
+            # torch's hooks, which fairseq hangs on every module to find where a gradient became infinite, look for a
+            # tensor among the values, and die without one.
+            "is_padding": is_padding,
         }
 
     def reorder_encoder_out(self, encoder_out, new_order):
@@ -259,6 +262,7 @@ class VaswaniModel(FairseqEncoderDecoderModel):
     @classmethod
     def build_model(cls, cfg, task):
         """The model for the dictionaries of ``task``; ``cfg`` holds the fields of :class:`VaswaniConfig`."""
+        workers.check_one_model()
         config = VaswaniConfig(**{f.name: cfg[f.name] for f in fields(VaswaniConfig) if f.name in cfg})
         return cls.from_config(config, task.source_dictionary, task.target_dictionary)
 
@@ -298,6 +302,11 @@ class VaswaniModel(FairseqEncoderDecoderModel):
         return self.decoder(
             prev_output_tokens, encoder_out, features_only=features_only, return_all_hiddens=return_all_hiddens
         )
+
+    def set_num_updates(self, num_updates):
+        """fairseq's hook before each update, with the number of those done."""
+        super().set_num_updates(num_updates)
+        self.num_updates = num_updates
 
     def load_state_dict(self, state_dict, strict=True, model_cfg=None, args=None):
         """As in fairseq; a checkpoint of another model is named as such.
