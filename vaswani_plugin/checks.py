@@ -36,7 +36,7 @@ def training(args):
         learning_rate.check(args.warmup_updates, args.lr_factor)
     if hasattr(args, "label_smoothing"):
         label_smoothing.check(args.label_smoothing)
-    if args.optimizer == "adam":
+    if getattr(args, "adam_betas", None) is not None:
         betas(args.adam_betas)
     batches(args)
     if (args.fp16 or args.memory_efficient_fp16) and (args.cpu or not torch.cuda.is_available()):
@@ -50,7 +50,7 @@ def training(args):
 
 
 def betas(text):
-    """``--adam-betas``, which fairseq hands to Python's ``eval``: two numbers and nothing else."""
+    """``--adam-betas``, which fairseq's Adam hands to Python's ``eval``: two numbers and nothing else."""
     try:
         numbers = ast.literal_eval(text) if isinstance(text, str) else text
         fine = len(numbers) == 2 and all(0 <= number < 1 for number in numbers)
