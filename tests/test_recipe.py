@@ -101,7 +101,8 @@ OVERRIDES = [
 
 @pytest.mark.parametrize("flags, expected", OVERRIDES, ids=lambda value: " ".join(value))
 def test_a_flag_changes_its_value_and_nothing_else(data_bin, flags, expected, monkeypatch):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    if "--distributed-world-size" in flags:  # refused where there are fewer GPUs
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     assert differences(parse(data_bin, *flags)) == expected
 
 
