@@ -114,7 +114,7 @@ WRONG_USES = {
     "generate: no checkpoint": (generate()[:6] + ["--cpu"], "--path"),
     "generate: absent subset": (generate("--gen-subset", "absent"), "Dataset not found: absent"),
     "generate: absent data": (generate(data="/nowhere"), "/nowhere"),
-    "generate: data with other dictionaries": (generate(data="{separate}"), "--joined-dictionary"),
+    "generate: data with other dictionaries": (generate(data="{separate}"), "was trained with other dictionaries"),
     "generate: no beam": (generate("--beam", "0"), "--beam must be at least 1, not 0"),
     "generate: no best": (generate("--nbest", "0"), "--nbest must be at least 1, not 0"),
     "generate: temperature": (generate("--temperature", "0"), "--temperature must be above 0"),
