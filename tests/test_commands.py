@@ -45,7 +45,7 @@ def learned(data_bin, tmp_path_factory):
     """A model that has learned to reverse its input."""
     save_dir = tmp_path_factory.mktemp("learned")
     log = train(
-        data_bin, save_dir, "--max-update", "600", "--warmup-updates", "100", "--dropout", "0",
+        data_bin, save_dir, "--max-update", "600", "--warmup-updates", "100", "--lr-factor", "0.3", "--dropout", "0",
         "--encoder-embed-dim", "64", "--encoder-layers", "2", "--decoder-layers", "2", "--no-epoch-checkpoints",
         "--disable-validation", "--max-tokens", "1000",
     )
