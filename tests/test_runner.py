@@ -1,10 +1,14 @@
 """What studies of many trainings share: the log of a command, failures, progress."""
 
 import shlex
+import subprocess
+import sys
 
 import commands
 import pytest
 import runner
+
+from .helpers import REPOSITORY
 
 
 class Run:
@@ -56,7 +60,9 @@ def test_a_failure_does_not_end_the_rest_and_is_tried_again(tmp_path, capsys):
 
 def test_the_log_says_what_ran_and_how_much_memory_it_took(tmp_path):
     code = "x = bytearray(500_000_000); x[::4096] = bytes(len(x[::4096])); print('done (so to say)')"
-    commands.run("python", ["-c", code], tmp_path / "log")
+    # From a process of its own: a child counts what its parent held when it was born, and here that is all tests so far.
+    program = f"import commands, pathlib; commands.run('python', ['-c', {code!r}], pathlib.Path({str(tmp_path / 'log')!r}))"
+    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY / "scripts", check=True)
     first, second, last = (tmp_path / "log").read_text().splitlines()
     assert shlex.split(first)[2:] == ["-c", code] and second == "done (so to say)"
     name, _, peak = last.rpartition(": ")
