@@ -52,8 +52,8 @@ def test_from_text_to_score_with_a_stop_in_between(corpus, tmp_path):
 
     process = subprocess.Popen(
         command(*arguments), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
-    )  # fmt: skip
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip  (whoever runs the tests in the background of a shell ignores the signal, and children inherit that)
     deadline = time.monotonic() + 1200
     while not list((out / "checkpoints").glob("checkpoint_*_*.pt")):
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0][-3000:]

@@ -64,7 +64,7 @@ def batches(args):
     """Sizes of batches that hold something."""
     for name in ("max_tokens", "batch_size", "max_tokens_valid", "batch_size_valid"):
         size = getattr(args, name, None)
-        if size is not None and size < 1:
+        if size is not None and int(size) < 1:  # fairseq leaves the sizes for validation as text
             raise UserError(f"{flag(name)} must be at least 1, not {size}")
     for number in args.update_freq:
         if number < 1:
