@@ -59,6 +59,15 @@ def test_takes_the_steps_of_fairseqs_adam(weight_decay):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
 
 
+def test_hooks_of_others_run_once():
+    torch.optim.Adam(parameters(), lr=1.0)  # from here on torch runs hooks around Adam.step, too
+    x, seen = parameters(), []
+    adam = Adam(x, lr=0.5, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
+    adam.register_step_pre_hook(lambda optimizer, *_: seen.append(optimizer.param_groups[0]["lr"]))
+    follow(adam, x, [1, 2])
+    assert seen == pytest.approx([1e-3, 2e-3])
+
+
 def test_goes_on_from_its_state():
     settings = dict(lr=1.0, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
     straight, resumed = parameters(), parameters()

@@ -27,18 +27,21 @@ class Adam(torch.optim.AdamW):
 
     def __init__(self, params, lr, betas, eps, weight_decay):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, **toolkit.fastest_adam())
+        # Hooks, not a ``step`` of our own: around two of those torch would run the hooks of others twice.
+        self.register_step_pre_hook(self._enlarge_epsilon)
+        self.register_step_post_hook(self._restore_epsilon)
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        stated = []
+    @staticmethod
+    def _enlarge_epsilon(self, *_):
+        self._stated = [group["eps"] for group in self.param_groups]
         for group in self.param_groups:
             group["updates"] = group.get("updates", 0) + 1
-            stated.append(group["eps"])
             group["eps"] = group["eps"] / math.sqrt(1 - group["betas"][1] ** group["updates"])
-        loss = super().step(closure)
-        for group, eps in zip(self.param_groups, stated):
+
+    @staticmethod
+    def _restore_epsilon(self, *_):
+        for group, eps in zip(self.param_groups, self._stated):
             group["eps"] = eps
-        return loss
 
     @property
     def supports_flat_params(self):
