@@ -22,7 +22,7 @@ from pathlib import Path
 import commands
 import runner
 import table3
-from common import atomic_path, run_as_script
+from common import atomic_path, positive, run_as_script
 from runner import one_thread_each, record
 
 sys.path.insert(0, str(commands.PLUGIN.parent))
@@ -245,12 +245,6 @@ def _fraction(text):
     return str(value)
 
 
-def _positive(text):
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
-    return int(text)
-
-
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="directory of fairseq-preprocess --joined-dictionary")
@@ -259,15 +253,15 @@ def _arguments():
                         help=f"{', '.join(table3.PAPER)}, or groups {', '.join(table3.GROUPS)} (default: all)")
     parser.add_argument("--scale", type=_fraction, default="1", help="factor on d_model, d_ff, d_k, d_v (default: 1)")
     parser.add_argument("--depth", type=_fraction, default="1", help="factor on the number of layers, which is rounded (default: 1)")
-    parser.add_argument("--updates", type=_positive, default=100_000,
+    parser.add_argument("--updates", type=positive, default=100_000,
                         help="updates of base; big gets three times as many (default: %(default)s, the paper's)")
-    parser.add_argument("--warmup", type=_positive, help="warm-up updates (default: 4%% of --updates, as in the paper)")
+    parser.add_argument("--warmup", type=positive, help="warm-up updates (default: 4%% of --updates, as in the paper)")
     parser.add_argument("--lr-factor", type=float, default=1.0,
                         help="factor on Eq. 3, whose peak (d_model warmup)^-0.5 is high for small models (default: 1)")
-    parser.add_argument("--tokens", type=_positive, default=25_000,
+    parser.add_argument("--tokens", type=positive, default=25_000,
                         help="target tokens of an update, on one worker (default: %(default)s, the paper's)")
-    parser.add_argument("--seeds", type=_positive, nargs="+", default=[1])
-    parser.add_argument("--jobs", type=_positive, default=1, help="runs at the same time (default: 1)")
+    parser.add_argument("--seeds", type=positive, nargs="+", default=[1])
+    parser.add_argument("--jobs", type=positive, default=1, help="runs at the same time (default: 1)")
     parser.add_argument("--subset", default="valid", help="split that is judged (default: valid)")
     return parser.parse_args()
 

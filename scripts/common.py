@@ -1,5 +1,6 @@
 """What the scripts share: files that appear complete or not at all, and errors of one sentence."""
 
+import argparse
 import os
 import pickle
 import sys
@@ -60,6 +61,13 @@ def load_checkpoint(path):
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
         raise ValueError(f"{path} is no checkpoint of fairseq: it holds no model.")
     return checkpoint
+
+
+def positive(text):
+    """A type for argparse: whole numbers above 0."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return int(text)
 
 
 def run_as_script(main):

@@ -27,7 +27,7 @@ from pathlib import Path
 import commands
 import comparison_report
 import training_log
-from common import atomic_path, read_lines, run_as_script
+from common import atomic_path, positive, read_lines, run_as_script
 from runner import Study, record
 from sacrebleu.metrics import BLEU, CHRF
 from sacremoses import MosesDetokenizer
@@ -325,29 +325,23 @@ def languages(data):
     return pair
 
 
-def _positive(text):
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
-    return int(text)
-
-
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="directory of fairseq-preprocess --joined-dictionary")
     parser.add_argument("out", type=Path, help="folder for runs and report")
     parser.add_argument("--systems", nargs="+", default=["transformer:matched", "vaswani2017_tiny"], metavar="SYSTEM",
                         help="see above (default: %(default)s)")
-    parser.add_argument("--shape", nargs=4, type=_positive, metavar=("N", "D_MODEL", "D_FF", "H"),
+    parser.add_argument("--shape", nargs=4, type=positive, metavar=("N", "D_MODEL", "D_FF", "H"),
                         help="sizes of this plugin's models, transformer:matched and the ladder (default: those of the first"
                         " vaswani2017... named, or of vaswani2017_tiny)")
-    parser.add_argument("--updates", type=_positive, default=100_000, help="default: %(default)s, the paper's")
-    parser.add_argument("--warmup", type=_positive, help="warm-up updates (default: 4%% of --updates, as in the paper)")
+    parser.add_argument("--updates", type=positive, default=100_000, help="default: %(default)s, the paper's")
+    parser.add_argument("--warmup", type=positive, help="warm-up updates (default: 4%% of --updates, as in the paper)")
     parser.add_argument("--lr-factor", type=float, default=1.0,
                         help="factor on Eq. 3, whose peak (d_model warmup)^-0.5 is high for small models and short warm-ups"
                         " (default: 1)")
-    parser.add_argument("--tokens", type=_positive, default=25_000,
+    parser.add_argument("--tokens", type=positive, default=25_000,
                         help="target tokens of an update, on one worker (default: %(default)s, the paper's)")
-    parser.add_argument("--seeds", type=_positive, nargs="+", default=[1])
+    parser.add_argument("--seeds", type=positive, nargs="+", default=[1])
     parser.add_argument("--subset", default="test", help="split that is translated (default: test)")
     parser.add_argument("--reference", type=Path, help="its references, untouched (default: those of DATA, detokenised)")
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")

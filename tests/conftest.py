@@ -2,6 +2,7 @@
 
 import pytest
 
+from .forks import Forks
 from .helpers import preprocess, write_corpus
 
 
@@ -27,3 +28,11 @@ def separate_data_bin(corpus, tmp_path_factory):
     (other / "train.a").write_text(source)
     (other / "train.b").write_text((corpus / "train.b").read_text() + "anders\n")
     return preprocess(other, other / "bin")
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory):
+    """Runs commands as forks of one process that has everything imported already."""
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()

@@ -14,7 +14,6 @@ import torch
 from vaswani_plugin import checkpoint_files
 from vaswani_plugin.errors import UserError
 
-from .forks import Forks
 from .resuming import TINY, logged, same_tensors
 
 # The full number is 20 (VASWANI_KILLS=20 pytest -m slow tests/test_interruption.py); a few show the same in CI.
@@ -105,13 +104,6 @@ def test_where_no_file_is_whole_it_is_said_so(tmp_path):
 
 
 # What follows runs the real trainings.
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory):
-    forks = Forks(tmp_path_factory.mktemp("forks"))
-    yield forks
-    forks.close()
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from vaswani_plugin import recipe, workers
 from vaswani_plugin.errors import UserError
 from vaswani_plugin.label_smoothing import VaswaniLabelSmoothedCrossEntropy
 
-from .forks import Forks
 from .helpers import REPOSITORY, dictionary, small_model
 from .resuming import TINY, logged, same_tensors, state
 from .test_recipe import parse
@@ -161,13 +160,6 @@ def test_a_worker_without_a_batch_adds_nothing():
 # What follows runs the real trainings. Without dropout, whose numbers are drawn for each process.
 
 TRAINING = [*TINY, "--dropout", "0", "--save-interval-updates", "1000"]
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory):
-    forks = Forks(tmp_path_factory.mktemp("forks"))
-    yield forks
-    forks.close()
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from .forks import Forks
 from .helpers import PLUGIN, REPOSITORY
 from .resuming import TINY
 
@@ -219,13 +218,6 @@ class Forbidden:
 class Program:
     def __reduce__(self):
         return os.system, ("touch pwned",)
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory):
-    forks = Forks(tmp_path_factory.mktemp("forks"))
-    yield forks
-    forks.close()
 
 
 @pytest.fixture(scope="module")

@@ -32,15 +32,15 @@ class Adam(torch.optim.AdamW):
         self.register_step_post_hook(self._restore_epsilon)
 
     @staticmethod
-    def _enlarge_epsilon(self, *_):
-        self._stated = [group["eps"] for group in self.param_groups]
-        for group in self.param_groups:
+    def _enlarge_epsilon(optimizer, *_):
+        optimizer._stated = [group["eps"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
             group["updates"] = group.get("updates", 0) + 1
             group["eps"] = group["eps"] / math.sqrt(1 - group["betas"][1] ** group["updates"])
 
     @staticmethod
-    def _restore_epsilon(self, *_):
-        for group, eps in zip(self.param_groups, self._stated):
+    def _restore_epsilon(optimizer, *_):
+        for group, eps in zip(optimizer.param_groups, optimizer._stated):
             group["eps"] = eps
 
     @property
