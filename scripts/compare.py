@@ -202,7 +202,8 @@ class Comparison(Study):
         for run in self.runs:
             if run.result() is None and "seconds_per_update" not in self.rehearsal().get(run.system.training, {}):
                 waiting.setdefault(run.system.training, [
-                    str(word) for word in (*self.shared_flags(), *run.system.flags, "--seed", run.seed)
+                    str(word) for word in (*self.shared_flags(), *run.system.flags, "--seed", run.seed,
+                                           "--save-dir", run.folder)  # where the task puts the dictionaries
                 ])
         if waiting:
             self._say(f"measures a few updates of {', '.join(waiting)}")
@@ -254,11 +255,7 @@ class Comparison(Study):
         for name, lines in (("source.txt", found["S"]), ("reference.txt", found["T"])):
             file, lines = self.out / name, self.detokenised(lines)
             if name == "reference.txt" and self.reference_file:
-                untouched = read_lines(self.reference_file)
-                if len(untouched) != len(lines):
-                    raise ValueError(f"{self.reference_file} has {len(untouched)} lines and the subset {self.subset} has"
-                                     f" {len(lines)}")
-                lines = untouched
+                lines = read_lines(self.reference_file)
             if file.is_file():
                 if read_lines(file) != lines:
                     raise ValueError(f"{file} is of other sentences than those that were translated now")
@@ -325,6 +322,14 @@ def languages(data):
     return pair
 
 
+def sentences(data, subset, pair):
+    """How many sentences a subset of a data directory has."""
+    from fairseq.data.data_utils import load_indexed_dataset
+
+    source, target = pair
+    return len(load_indexed_dataset(str(data / f"{subset}.{source}-{target}.{target}"), dictionary=None))
+
+
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="directory of fairseq-preprocess --joined-dictionary")
@@ -353,8 +358,6 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: the commands that run, end too
     if not arguments.lr_factor > 0:
         raise ValueError(f"--lr-factor must be positive, not {arguments.lr_factor}")
-    if arguments.reference:
-        read_lines(arguments.reference)
     budget = systems.Budget(arguments.updates, arguments.warmup or max(1, arguments.updates // 25), arguments.tokens,
                             arguments.lr_factor)
     names = list(dict.fromkeys(name for given in arguments.systems for name in given.split(",") if name))
@@ -363,6 +366,11 @@ def main():
     pair = languages(arguments.data)
     if not list(arguments.data.glob(f"{arguments.subset}.{pair[0]}-{pair[1]}.*")):
         raise ValueError(f"{arguments.data} has no subset {arguments.subset}: give another --subset")
+    if arguments.reference:
+        given, of_subset = len(read_lines(arguments.reference)), sentences(arguments.data, arguments.subset, pair)
+        if given != of_subset:
+            raise ValueError(f"{arguments.reference} has {given} lines and the subset {arguments.subset} has {of_subset}"
+                             " sentences: give the untouched file that it was made from")
     comparison = Comparison(arguments.data, arguments.out, chosen, sorted(set(arguments.seeds)), budget, arguments.subset,
                             arguments.reference, arguments.cpu)
     comparison.rehearse()

@@ -71,11 +71,16 @@ def write_corpus(folder, seed=1, sizes=(2000, 40, 20)):
     return folder
 
 
-def run(*command, cwd=REPOSITORY, stdin=None, timeout=300):
-    """Run a command of the environment that the tests run in, such as ``fairseq-train``."""
-    program = Path(sys.executable).parent / command[0]
+def run(*command, cwd=REPOSITORY, stdin=None, timeout=300, toolkit=None):
+    """Run a command of the environment that the tests run in, such as ``fairseq-train``.
+
+    ``toolkit``: a folder where pip has put another fairseq, to be used instead.
+    """
+    program = (toolkit / "bin" if toolkit else Path(sys.executable).parent) / command[0]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment.pop("PYTHONPATH", None)  # fairseq itself must find the plugin
+    if toolkit:
+        environment["PYTHONPATH"] = str(toolkit)
     return subprocess.run(
         [str(program), *map(str, command[1:])],
         cwd=cwd, env=environment, input=stdin, capture_output=True, text=True, timeout=timeout,

@@ -212,14 +212,20 @@ def test_fairseq_hydra_train_trains_and_resumes_with_the_shipped_configuration(d
         "fairseq-hydra-train", "--config-dir", PLUGIN / "config", "--config-name", "vaswani2017",
         f"common.user_dir={PLUGIN}", f"task.data={data_bin}", "common.cpu=true", "model.encoder_embed_dim=32",
         "model.encoder_layers=1", "model.decoder_layers=1", "model.encoder_ffn_embed_dim=64",
-        "dataset.max_tokens=300", "common.log_interval=1",
+        "dataset.max_tokens=300", "common.log_interval=1", "checkpoint.save_interval_updates=1",
     ]
     output = succeed(*command, "optimization.max_update=2", cwd=tmp_path)
     assert "num_updates 2 " in output or '"num_updates": "2"' in output or "num_updates=2" in output
     output = succeed(*command, "optimization.max_update=3", cwd=tmp_path)
     assert "Loaded checkpoint" in output and "@ 2 updates" in output
-    state = torch.load(tmp_path / "checkpoints" / "checkpoint_last.pt", weights_only=True)
+    last = tmp_path / "checkpoints" / "checkpoint_last.pt"
+    state = torch.load(last, weights_only=True)
     assert state["cfg"]["lr_scheduler"]["encoder_embed_dim"] == 32
+
+    last.write_bytes(last.read_bytes()[:1000])  # as a full disk leaves it
+    output = succeed(*command, "optimization.max_update=4", cwd=tmp_path)
+    assert "checkpoint_last.pt is damaged" in output
+    assert re.search(r"Loaded checkpoint \S*checkpoint_1_3.pt .* @ 3 updates", output)
 
 
 def test_checkpoints_hold_plain_values_and_one_matrix(trained):

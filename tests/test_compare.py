@@ -266,6 +266,7 @@ def test_document_escapes():
     (["{data}", "{tmp}/out", "--subset", "test9"], "has no subset test9"),
     (["{data}", "{tmp}/out", "--lr-factor", "0"], "--lr-factor must be positive"),
     (["{data}", "{tmp}/out", "--reference", "{tmp}/none"], "cannot be read"),
+    (["{data}", "{tmp}/out", "--reference", "{data}/dict.a.txt"], r"lines and the subset test has 20 sentences"),
 ])
 def test_bad_input(arguments, says, data_bin, tmp_path, monkeypatch):
     words = [word.format(tmp=tmp_path, data=data_bin) for word in arguments]
@@ -282,6 +283,19 @@ def test_a_folder_holds_one_kind_of_runs(data_bin, tmp_path):
     comparison(BUDGET)._keep_settings()
     with pytest.raises(ValueError, match="holds runs with updates 100: choose another folder"):
         comparison(replace(BUDGET, updates=200))._keep_settings()
+
+
+def test_the_reference_is_the_untouched_file(data_bin, tmp_path):
+    untouched = tmp_path / "test.de"
+    untouched.write_text("Ein  Satz.\n„Noch einer“\n", encoding="utf-8")
+    comparison = compare.Comparison(data_bin, tmp_path, chosen("transformer:matched"), [1], BUDGET, "test", untouched, True)
+    found = {"S": ["a sentence .", "another"], "T": ["ein Satz .", "noch einer"]}
+    comparison.keep_texts(found)
+    assert (tmp_path / "reference.txt").read_text(encoding="utf-8") == untouched.read_text(encoding="utf-8")
+    assert (tmp_path / "source.txt").read_text(encoding="utf-8") == "a sentence.\nanother\n"
+    comparison.keep_texts(found)
+    with pytest.raises(ValueError, match="other sentences than those that were translated now"):
+        comparison.keep_texts({**found, "S": ["b", "another"]})
 
 
 @pytest.mark.slow
@@ -308,7 +322,7 @@ def test_from_data_to_report_interrupted_and_again(data_bin, tmp_path):
                str(updates), "--warmup", str(warmup), "--tokens", "300", "--cpu"]
 
     # Stopped in the middle of the first training, well after its first checkpoint.
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)
     log = out / "transformer_matched" / "seed1" / "train.log"
     deadline = time.monotonic() + 900
     while not (log.is_file() and '"valid_num_updates": "40"' in log.read_text()):
@@ -319,7 +333,7 @@ def test_from_data_to_report_interrupted_and_again(data_bin, tmp_path):
     assert not (log.parent / "result-transformer_matched.json").exists()
 
     def again():
-        done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1800, cwd=tmp_path)
         # The language model cannot be trained on pairs: it fails, and does not end the rest.
         assert done.returncode == 1 and "1 of 3 runs failed, the first: transformer_lm seed 1" in done.stderr, (
             done.stdout + done.stderr)
@@ -359,6 +373,8 @@ def test_from_data_to_report_interrupted_and_again(data_bin, tmp_path):
     assert "| 1 | transformer:matched |" in text and "Examples" in text
     commands = training_log.commands_in(log.read_text())
     assert len(commands) == 2 and all(command in text for command in commands)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]  # nothing is left where the command was given
 
     before = (out / "report.md").read_text()
     assert "3 runs, 2 of them finished before" in again()

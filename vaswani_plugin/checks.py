@@ -8,6 +8,7 @@ import filecmp
 import logging
 import os
 import struct
+import sys
 from dataclasses import fields
 
 import torch
@@ -16,7 +17,7 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from fairseq.utils import split_paths
 
-from . import checkpoint_files, label_smoothing, learning_rate
+from . import checkpoint_files, label_smoothing, learning_rate, toolkit
 from .config import VaswaniConfig, flag
 from .errors import UserError
 
@@ -80,6 +81,12 @@ def resuming(args):
         logger.warning(sentence)
         args.restore_file = file
         args.finetune_from_model = None  # only where there is nothing to go on from
+
+
+def resuming_under_hydra(model):
+    """:func:`resuming` for ``fairseq-hydra-train``, which parses no command line: in the configuration around ``model``."""
+    if os.path.basename(sys.argv[0]) == "fairseq-hydra-train":
+        resuming(toolkit.whole_configuration(model).checkpoint)
 
 
 def data(args):

@@ -82,14 +82,19 @@ class _ProjectedLoss(torch.autograd.Function):
         scale = HALF_SCALE if dtype == torch.float16 else 1
         grad_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         blocks = real.chunk(max(1, math.ceil(real.numel() / ROWS)))
-        product = torch.empty(blocks[0].numel(), entries, dtype=dtype, device=features.device)
-        buffer = product if wide == dtype else torch.empty_like(product, dtype=wide)
+        onednn = toolkit.has_onednn_products(features, matrix)
+        if onednn:
+            product, buffer, packed = None, None, toolkit.pack(matrix) if len(blocks) > 1 else matrix
+        else:
+            product = torch.empty(blocks[0].numel(), entries, dtype=dtype, device=features.device)
+            buffer = product if wide == dtype else torch.empty_like(product, dtype=wide)
         # Two tensors, not views of one: where a worker has no batch left, fairseq multiplies its loss by 0 in place.
         loss, nll = (torch.zeros((), dtype=wide, device=features.device) for _ in range(2))
         for index in blocks:
             x, gold_entry = features[index].to(dtype), gold[index].unsqueeze(1)
             block = slice(0, index.numel())
-            logits = torch.mm(x, matrix.t(), out=product[block])
+            logits = exponentials = grad = None  # one block at a time
+            logits = toolkit.onednn_product(x, packed) if onednn else torch.mm(x, matrix.t(), out=product[block])
             if wide != dtype:
                 logits = buffer[block].copy_(logits)
             logits.sub_(logits.amax(dim=1, keepdim=True))

@@ -34,12 +34,13 @@ logger = logging.getLogger(__name__)
 
 
 def fairseq_distribution():
-    """``(name, version)`` of the installed distribution of fairseq, or ``None``."""
-    for name in FAIRSEQ_DISTRIBUTIONS:
-        try:
-            return name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    """``(name, version)`` of the distribution that the importable fairseq is of, or ``None``."""
+    spec = importlib.util.find_spec("fairseq")
+    folders = [os.path.dirname(os.path.dirname(spec.origin))] if spec is not None and spec.origin else []
+    for path in (folders, sys.path):  # an editable installation has its metadata elsewhere
+        for found in importlib.metadata.distributions(path=path):
+            if found.metadata["Name"] in FAIRSEQ_DISTRIBUTIONS:
+                return found.metadata["Name"], found.version
     return None
 
 
@@ -165,33 +166,38 @@ def undo_tpu_for_bf16(args):
             args.tpu = False
 
 
-def can_multiply_packed(x, weight):
-    """Whether oneDNN multiplies ``x`` by weights that :func:`pack` has prepared: on CPUs, in float32, untrained."""
+def whole_configuration(part):
+    """What ``part`` of fairseq's configuration belongs to."""
+    return part._get_root()  # omegaconf has no public name for it
+
+
+def has_onednn_products(x, weight):
+    """Whether oneDNN multiplies ``x`` by ``weight``: on CPUs in float32, where it is faster than torch's own product."""
     import torch
 
     return (
         x.device.type == weight.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and x.numel() > 0
-        and not torch.is_grad_enabled()
         and autocast_dtype("cpu") is None
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and not is_compiling()
     )
 
 
 def pack(weight):
-    """``weight [outputs, inputs]`` in oneDNN's own order, of use only to :func:`multiply_packed`."""
+    """``weight [outputs, inputs]`` in oneDNN's own order, of use only to :func:`onednn_product`."""
     import torch
 
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
 
 
-def multiply_packed(x, packed, bias):
-    """``x W^T + b`` for ``x [..., inputs]``."""
+def onednn_product(x, weight, bias=None):
+    """``x W^T + b`` for ``x [..., inputs]`` and ``weight [outputs, inputs]``, packed or not; no gradient is recorded."""
     import torch
 
-    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 def fastest_adam():

@@ -263,6 +263,7 @@ class VaswaniModel(FairseqEncoderDecoderModel):
     def build_model(cls, cfg, task):
         """The model for the dictionaries of ``task``; ``cfg`` holds the fields of :class:`VaswaniConfig`."""
         workers.check_one_model()
+        checks.resuming_under_hydra(cfg)
         config = VaswaniConfig(**{f.name: cfg[f.name] for f in fields(VaswaniConfig) if f.name in cfg})
         return cls.from_config(config, task.source_dictionary, task.target_dictionary)
 
