@@ -176,8 +176,8 @@ step_train() {
     hours=$(python -c 'import sys; print(round(float(sys.argv[1]) / 60, 5))' "$minutes")
     ! has_bfloat16 || precision=(--bf16)
     run_readably fairseq-train "$out/data" --user-dir vaswani_plugin --task vaswani_translation --arch vaswani2017_tiny \
-        --warmup-updates 300 --lr-factor 0.3 --max-tokens 2048 ${precision[@]+"${precision[@]}"} \
-        --stop-time-hours "$hours" --save-interval-updates 100 --keep-interval-updates 5 --no-epoch-checkpoints \
+        --warmup-updates 300 --lr-factor 0.3 --max-tokens 1536 ${precision[@]+"${precision[@]}"} \
+        --stop-time-hours "$hours" --save-interval-updates 150 --keep-interval-updates 5 --no-epoch-checkpoints \
         --num-workers 0 --save-dir "$out/checkpoints" --log-format json --log-interval 20 --log-file "$out/train.log" \
         ${extra[@]+"${extra[@]}"}
     run python scripts/loss_curve.py "$out/train.log" "$out/loss.png"
