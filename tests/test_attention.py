@@ -52,22 +52,37 @@ def test_a_query_without_a_visible_key_attends_to_nothing():
     assert (query.grad[0, 0, 1] == 0).all()
 
 
+@pytest.mark.parametrize("few_keys, roundings", [(0, 1), (5, 8)], ids=["long", "short"])
+@pytest.mark.parametrize("mask", ["padding", "causal", "none"])
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_training_in_half_precision_rounds_its_result_alone(dtype, autocast):
-    """On CPUs the kernel runs in float32 there: output and gradients are the exact ones, rounded once."""
+def test_training_in_half_precision(dtype, autocast, mask, few_keys, roundings, monkeypatch):
+    """On CPUs long sentences take torch's kernel in float32, which rounds its result alone; short ones take Eq. 1 as
+    written, whose scores and weights are rounded too."""
+    monkeypatch.setattr("vaswani_plugin.attention.FEW_KEYS", few_keys)
     query, key, value = (random(2, 2, 5, 4, seed=s).to(dtype).requires_grad_() for s in (1, 2, 3))
     exact = [x.detach().double().requires_grad_() for x in (query, key, value)]
     allowed = torch.tensor([[True, True, True, True, False], [True, False, False, False, False]]).view(2, 1, 1, 5)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        output = scaled_dot_product_attention(query, key, value, allowed)
+    masks = {"padding": (allowed, 0.0, False), "causal": (None, 0.0, True), "none": ()}[mask]
+    with torch.autocast("cpu", dtype=dtype, enabled=autocast):
+        output = scaled_dot_product_attention(query, key, value, *masks)
     assert output.dtype == dtype
-    expected = scaled_dot_product_attention(*exact, allowed)
+    expected = scaled_dot_product_attention(*exact, *masks)
     weights = random(*expected.shape, seed=4).to(dtype)  # numbers that both types hold
     output.backward(weights)
     expected.backward(weights.double())
+    error = roundings * torch.finfo(dtype).eps
     for found, right in [(output, expected), *((x.grad, y.grad) for x, y in zip((query, key, value), exact))]:
-        torch.testing.assert_close(found, right.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+        torch.testing.assert_close(found.double(), right, rtol=error, atol=error if few_keys else 1e-6)
+
+
+def test_dropout_in_half_precision_drops_weights():
+    """Dropped weights are zero and the others larger by 1 / (1 - rate): with values of 1, sums of what is left."""
+    torch.manual_seed(1)
+    query, key = (random(1, 1, 400, 4, seed=s)[:, :, :200].bfloat16().requires_grad_() for s in (1, 2))
+    value = torch.ones(1, 1, 200, 1, dtype=torch.bfloat16)
+    output = scaled_dot_product_attention(query, key, value, dropout=0.5).squeeze().float()
+    assert output.std() > 0.02 and abs(output.mean() - 1) < 0.05
 
 
 @pytest.mark.parametrize("bias", [False, True])
