@@ -1,10 +1,16 @@
 """Products by oneDNN are those of ``nn.Linear``, in training and of packed weights, and follow the weights."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from vaswani_plugin.linear import Linear
+
+from .helpers import REPOSITORY
 
 
 def test_packed_products_equal_plain_ones_also_of_some_rows():
@@ -65,3 +71,20 @@ def test_no_gradient_that_nobody_asked_for():
     x = torch.randn(3, 24)
     layer(x).sum().backward()
     assert layer.weight.grad is None and torch.equal(layer.bias.grad, torch.full((40,), 3.0))
+
+
+def test_memory_does_not_grow_with_the_sizes_of_batches():
+    """oneDNN would keep a program for each of 600 numbers of rows, about 300 MB of them."""
+    program = (
+        "import random, torch, vaswani_plugin; from vaswani_plugin.linear import Linear\n"
+        "def resident(): return int(open('/proc/self/statm').read().split()[1]) * 4 // 1024\n"
+        "layer = Linear(256, 1024); layer(torch.randn(1500, 256)); before = resident()\n"
+        "for rows in random.Random(1).choices(range(100, 1500), k=600): layer(torch.randn(rows, 256))\n"
+        "print(resident() - before)"
+    )
+    # Large tensors in memory of their own: what is left is what is kept.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=REPOSITORY,
+                          env=environment)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 120

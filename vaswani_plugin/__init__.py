@@ -18,6 +18,7 @@ if _problem is None:
     toolkit.allow_safe_checkpoints()
     toolkit.show_user_errors_as_sentences()
     toolkit.end_prefetching_at_exit()
+    toolkit.bound_onednn_caches()
     __path__.extend(toolkit.name_every_path(__path__))
 
     from . import adam, architectures, deviations, label_smoothing, learning_rate, transformer, translation  # noqa: F401

@@ -186,6 +186,16 @@ def has_onednn_products(x, weight):
     )
 
 
+def bound_onednn_caches():
+    """Let oneDNN keep the programs of its last 64 products, not of 1024 each, unless the user says otherwise.
+
+    It compiles one for each number of rows, of about 0.75 MB: with batches of all sizes a training grew by a
+    gigabyte. A step of a training has about 25 products of different sizes.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's, and that of torch's calls of it
+        os.environ.setdefault(name, "64")  # read at the first product
+
+
 def pack(weight):
     """``weight [outputs, inputs]`` in oneDNN's own order, of use only to :func:`onednn_product`."""
     import torch
