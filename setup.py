@@ -2,8 +2,8 @@
 
 fairseq itself is archived: its last release, 0.12.2, does not import on Python 3.11 and newer. Two packages on PyPI
 carry fairseq's main branch with only that mended, and both install the package named `fairseq`, so exactly one of them
-may be chosen: the markers below choose. On Python 3.10 and older the official release works; it is the user's to
-install and is used as it is.
+may be chosen: the markers below choose. On Python 3.10 and older none is installed: an official release that is there
+is used as it is.
 """
 
 from setuptools import setup
