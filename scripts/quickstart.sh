@@ -184,10 +184,14 @@ step_train() {
 }
 
 step_average() {
-    local checkpoints=("$out/checkpoints" --preset base --allow-fewer)
-    # a training too short for a checkpoint by number of updates has one at its end
-    ls "$out"/checkpoints/checkpoint_[0-9]*_[0-9]*.pt >/dev/null 2>&1 || checkpoints=("$out/checkpoints/checkpoint_last.pt")
-    run python scripts/average_checkpoints.py "${checkpoints[@]}" --out "$out/averaged.pt"
+    # The last three, that of the end included: a tenth of 15 minutes. The paper's last five are 7 % of its 12 hours
+    # (Section 6.1); five of these would reach back to where the model was much worse.
+    local checkpoints=() file
+    while IFS= read -r file; do
+        checkpoints+=("$file")
+    done < <(find "$out/checkpoints" -name 'checkpoint_[0-9]*_[0-9]*.pt' | sort -V | tail -n 2)
+    run python scripts/average_checkpoints.py ${checkpoints[@]+"${checkpoints[@]}"} "$out/checkpoints/checkpoint_last.pt" \
+        --out "$out/averaged.pt"
 }
 
 step_translate() {
