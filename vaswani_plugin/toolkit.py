@@ -176,13 +176,13 @@ def has_onednn_products(x, weight):
     import torch
 
     return (
-        x.device.type == weight.device.type == "cpu"
+        not is_compiling()  # first: the compiler cannot follow what comes next
+        and x.device.type == weight.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and x.numel() > 0
         and autocast_dtype("cpu") is None
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and not is_compiling()
     )
 
 
