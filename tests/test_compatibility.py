@@ -24,7 +24,7 @@ UPDATES = 6
 
 @pytest.fixture(scope="module")
 def other():
-    """The folder of the other package, compiled once (about three minutes) and kept for later runs."""
+    """The folder of the other package, compiled once and kept for later runs."""
     if toolkit.fairseq_distribution()[0] == NAME:
         pytest.skip(f"this environment has {NAME} already")
     import torch

@@ -8,7 +8,6 @@ import filecmp
 import logging
 import os
 import struct
-import sys
 from dataclasses import fields
 
 import torch
@@ -85,7 +84,7 @@ def resuming(args):
 
 def resuming_under_hydra(model):
     """:func:`resuming` for ``fairseq-hydra-train``, which parses no command line: in the configuration around ``model``."""
-    if os.path.basename(sys.argv[0]) == "fairseq-hydra-train":
+    if toolkit.command() == "fairseq-hydra-train":
         resuming(toolkit.whole_configuration(model).checkpoint)
 
 

@@ -271,12 +271,17 @@ _DISK_FULL = (
 _WORKERS_ERROR = re.compile(r"^vaswani_plugin\.errors\.UserError: (.+)$", flags=re.MULTILINE)
 
 
+def command():
+    """The name of the program that runs, such as ``fairseq-train``."""
+    return os.path.basename(sys.argv[0])
+
+
 def show_user_errors_as_sentences():
     """On fairseq's commands, end with the sentence alone where the input was bad.
 
     Everywhere else, and for every other error, Python's traceback stays.
     """
-    if not os.path.basename(sys.argv[0]).startswith("fairseq-"):
+    if not command().startswith("fairseq-"):
         return
     previous = sys.excepthook
 
@@ -302,7 +307,7 @@ def user_sentence(error):
         from . import checkpoint_files
 
         return checkpoint_files.load_failure(path, error)
-    if isinstance(error, KeyError) and error.args == (None,) and os.path.basename(sys.argv[0]) == "fairseq-validate":
+    if isinstance(error, KeyError) and error.args == (None,) and command() == "fairseq-validate":
         return "fairseq-validate does not read the task from the checkpoint: give --task vaswani_translation"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return _DISK_FULL.format(os.strerror(error.errno))

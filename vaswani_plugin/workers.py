@@ -7,10 +7,10 @@ does not look at them, and each process trains a model of its own. Here they are
 
 import logging
 import os
-import sys
 
 import torch
 
+from . import toolkit
 from .errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def check_one_model():
 
     For ``fairseq-hydra-train``, which parses no command line that :func:`join` could complete.
     """
-    if (os.path.basename(sys.argv[0]) == "fairseq-hydra-train" and _started_by("RANK", "WORLD_SIZE")
+    if (toolkit.command() == "fairseq-hydra-train" and _started_by("RANK", "WORLD_SIZE")
             and int(os.environ["WORLD_SIZE"]) > 1 and not torch.distributed.is_initialized()):
         raise UserError(
             f"torchrun started {os.environ['WORLD_SIZE']} processes, and with fairseq-hydra-train each would train a"
