@@ -65,6 +65,40 @@ def test_blocks_of_rows_give_the_loss_and_both_gradients_of_all_logits_at_once(m
     assert (features.grad[gold == PAD] == 0).all()
 
 
+def test_blocks_in_single_precision_are_those_of_double(monkeypatch):
+    """Where oneDNN multiplies, a few rows at a time."""
+    monkeypatch.setattr(label_smoothing, "ROWS", 5)
+    monkeypatch.setattr(label_smoothing, "PRODUCT_ROWS", 2)
+    features, weight, gold = random_problem(tokens=23, entries=40, d_model=8)
+    exact = projected_smoothed_loss(features, weight, gold, 0.1, PAD)
+    expected = torch.autograd.grad(exact[0], (features, weight))
+    features, weight = (x.detach().float().requires_grad_() for x in (features, weight))
+    single = projected_smoothed_loss(features, weight, gold, 0.1, PAD)
+    actual = torch.autograd.grad(single[0], (features, weight))
+    for a, e in zip((*single, *actual), (*exact, *expected)):
+        assert a.dtype == torch.float32
+        torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-5)
+
+
+def test_validation_makes_no_gradient():
+    """Of the weight neither, which is a parameter still: half of the time went there."""
+    features, weight, gold = random_problem(tokens=9, entries=40, d_model=8)
+    made = []
+
+    class Shapes(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if function is torch.ops.aten.zeros_like.default:
+                made.append(result.shape)
+            return result
+
+    for training in (True, False):
+        made.clear()
+        with Shapes(), torch.set_grad_enabled(training):
+            projected_smoothed_loss(features.detach(), weight, gold, 0.1, PAD)
+        assert made == ([weight.shape] if training else [])
+
+
 def test_a_second_backward_pass_is_refused():
     """The gradients are scaled in place, to hold no second matrix of the size of the dictionary."""
     features, weight = torch.randn(2, 3, requires_grad=True), torch.randn(5, 3)

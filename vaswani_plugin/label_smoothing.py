@@ -23,6 +23,8 @@ from .errors import UserError
 # Rows of logits that are held at a time: enough for full-speed products, few enough for memory
 # and, on a CPU, for its caches.
 ROWS = 384
+# oneDNN's product takes fresh memory each time: rows so few that it is what was given back the time before.
+PRODUCT_ROWS = 192
 # float16 has no room for eps / K: what goes into its products is held larger by this, its sums still in range.
 HALF_SCALE = 32
 
@@ -83,21 +85,23 @@ class _ProjectedLoss(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         blocks = real.chunk(max(1, math.ceil(real.numel() / ROWS)))
         onednn = toolkit.has_onednn_products(features, matrix)
-        if onednn:
-            product, buffer, packed = None, None, toolkit.pack(matrix) if len(blocks) > 1 else matrix
-        else:
-            product = torch.empty(blocks[0].numel(), entries, dtype=dtype, device=features.device)
-            buffer = product if wide == dtype else torch.empty_like(product, dtype=wide)
+        product = torch.empty(blocks[0].numel(), entries, dtype=dtype, device=features.device)
+        buffer = product if wide == dtype else torch.empty_like(product, dtype=wide)
         # Two tensors, not views of one: where a worker has no batch left, fairseq multiplies its loss by 0 in place.
         loss, nll = (torch.zeros((), dtype=wide, device=features.device) for _ in range(2))
         for index in blocks:
             x, gold_entry = features[index].to(dtype), gold[index].unsqueeze(1)
             block = slice(0, index.numel())
-            logits = exponentials = grad = None  # one block at a time
-            logits = toolkit.onednn_product(x, packed) if onednn else torch.mm(x, matrix.t(), out=product[block])
-            if wide != dtype:
-                logits = buffer[block].copy_(logits)
-            logits.sub_(logits.amax(dim=1, keepdim=True))
+            logits = buffer[block]
+            if onednn:
+                for few, rows in zip(x.split(PRODUCT_ROWS), logits.split(PRODUCT_ROWS)):
+                    few = toolkit.onednn_product(few, matrix)
+                    torch.sub(few, few.amax(dim=1, keepdim=True), out=rows)
+            else:
+                torch.mm(x, matrix.t(), out=product[block])
+                if wide != dtype:
+                    logits.copy_(product[block])
+                logits.sub_(logits.amax(dim=1, keepdim=True))
             gold_logit, mean_logit = logits.gather(1, gold_entry), logits.mean(dim=1, keepdim=True)
             exponentials = logits.exp_()
             normalizer = exponentials.sum(dim=1, keepdim=True)
@@ -111,7 +115,8 @@ class _ProjectedLoss(torch.autograd.Function):
             if wide != dtype:
                 grad = product[block].copy_(grad.mul_(scale))
             if grad_features is not None:
-                grad_features[index] = (grad @ matrix).to(wide).div_(scale)
+                of_x = toolkit.onednn_product(grad, matrix.t()) if onednn else grad @ matrix
+                grad_features[index] = of_x.to(wide).div_(scale)
             if grad_weight is not None:
                 if wide == dtype:
                     grad_weight.addmm_(grad.t(), x)
@@ -143,6 +148,8 @@ def projected_smoothed_loss(features, weight, gold, smoothing, padding):
         weight: ``[entries, d_model]``
         gold: ``[...]``, as many as there are features
     """
+    if not torch.is_grad_enabled():  # in validation, where a function of autograd still sees that the weight has a gradient
+        features, weight = features.detach(), weight.detach()
     return _ProjectedLoss.apply(features.flatten(0, -2), weight, gold.flatten(), smoothing, padding)
 
 
