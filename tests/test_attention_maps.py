@@ -45,9 +45,10 @@ def test_the_first_layer_by_the_equation():
 def test_looking_changes_nothing():
     model = small_model()
     lengths = torch.tensor([5])
-    before = model(SOURCE[None], lengths, TARGET.roll(1)[None])[0]
-    maps = attention_maps(model, SOURCE, TARGET)
-    after = model(SOURCE[None], lengths, TARGET.roll(1)[None])[0]
+    with torch.no_grad():
+        before = model(SOURCE[None], lengths, TARGET.roll(1)[None])[0]
+        maps = attention_maps(model, SOURCE, TARGET)
+        after = model(SOURCE[None], lengths, TARGET.roll(1)[None])[0]
     assert torch.equal(before, after) and torch.equal(before[0], maps.logits)
     assert all(module.seen_weights is None for module in model.modules() if hasattr(module, "seen_weights"))
 

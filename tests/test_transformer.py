@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from vaswani_plugin.cache import DecoderCache
 from vaswani_plugin.config import VaswaniConfig
 from vaswani_plugin.errors import UserError
 from vaswani_plugin.transformer import VaswaniModel
@@ -45,9 +46,12 @@ def test_teacher_forcing_equals_the_equations(changes, side):
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("nodes, steps", [(128, 8), (4, 1), (10, 3)], ids=["as it is", "always short of room", "pruned often"])
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_steps_with_random_reorders_equal_the_equations(changes):
+def test_steps_with_random_reorders_equal_the_equations(changes, nodes, steps, monkeypatch):
     """Beam search reorders, repeats and drops hypotheses; each must go on as if it were alone."""
+    monkeypatch.setattr(DecoderCache, "NODES", nodes)
+    monkeypatch.setattr(DecoderCache, "STEPS", steps)
     model, generator = small_model(**changes), random.Random(3)
     reference = reference_of(model, **changes)
     sources = [s + [EOS] for s in sentences(4, [4, 2, 6])]
@@ -58,7 +62,7 @@ def test_steps_with_random_reorders_equal_the_equations(changes):
     encoder_out = model.encoder.reorder_encoder_out(encoder_out, torch.tensor(rows))
     prefixes = [[EOS] for _ in rows]
     state = {}
-    for step in range(8):
+    for step in range(13):
         logits, _ = model.decoder(torch.tensor(prefixes), encoder_out, incremental_state=state)
         assert logits.shape == (len(rows), 1, 24)
         for row, prefix in enumerate(prefixes):
@@ -70,7 +74,7 @@ def test_steps_with_random_reorders_equal_the_equations(changes):
             alive = range(len(rows))
         groups = [[row for row in alive if rows[row] == number] for number in sorted({rows[r] for r in alive})]
         order = [generator.choice(group) for group in groups for _ in range(beams)]
-        if step == 5:  # an order that no beam search makes: sentences mixed
+        if step == 9:  # an order that no beam search makes: sentences mixed
             generator.shuffle(order)
         prefixes = [prefixes[row] + [generator.randrange(4, 24)] for row in order]
         rows = [rows[row] for row in order]
@@ -78,7 +82,8 @@ def test_steps_with_random_reorders_equal_the_equations(changes):
         encoder_out = model.encoder.reorder_encoder_out(encoder_out, torch.tensor(order))
 
 
-def test_many_steps_outgrow_the_cache():
+def test_many_steps_outgrow_the_cache(monkeypatch):
+    monkeypatch.setattr(DecoderCache, "NODES", 16)
     model = small_model()
     encoder_out = model.encoder(torch.tensor([[5, 6, 7, EOS]]))
     target = [EOS] + sentences(1, [79])[0]
@@ -88,6 +93,23 @@ def test_many_steps_outgrow_the_cache():
         logits, _ = model.decoder(torch.tensor([target[:length]]), encoder_out, incremental_state=state)
         torch.testing.assert_close(logits[:, 0], full[:, length - 1], rtol=0, atol=1e-10)
         model.decoder.reorder_incremental_state_scripting(state, torch.tensor([0]))
+
+
+def test_what_no_hypothesis_has_in_its_past_is_given_up(monkeypatch):
+    """Three hypotheses of which the first alone lives on, again and again: one node a step stays, and those since."""
+    monkeypatch.setattr(DecoderCache, "STEPS", 4)
+    model = small_model()
+    encoder_out = model.encoder(torch.tensor([[5, 6, 7, EOS], [8, 5, 9, EOS]]))
+    encoder_out = model.encoder.reorder_encoder_out(encoder_out, torch.tensor([0, 0, 0, 1, 1, 1]))
+    tokens, state = torch.full((6, 1), EOS), {}
+    order = torch.tensor([0, 0, 0, 3, 3, 3])
+    for step in range(12):
+        model.decoder(tokens, encoder_out, incremental_state=state)
+        cache = state["vaswani"]
+        assert cache.visible().shape == (2, 1, 3, step // 4 * 4 + 3 * (step % 4 + 1))
+        assert cache.visible().sum(dim=3).eq(step + 1).all()  # each sees as many as it has read
+        cache.reorder(order)
+        tokens = torch.cat([tokens, torch.full((6, 1), 7)], dim=1)
 
 
 def test_a_sentence_does_not_depend_on_its_batch_mates_in_float32():
@@ -248,3 +270,14 @@ def test_return_all_hiddens_gives_the_input_and_each_layer():
     assert torch.equal(encoder_out["encoder_states"][-1], encoder_out["encoder_out"][0])
     _, extra = model(torch.tensor([[5, EOS]]), None, torch.tensor([[EOS, 6]]), return_all_hiddens=True)
     assert len(extra["inner_states"]) == 3
+
+
+@pytest.mark.parametrize("entries", [3, 40, 1003, 37_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_log_probabilities_of_a_step(entries, dtype):
+    """Written over the logits, where they are float32, and the same as those that are not."""
+    logits = torch.randn(5, entries, generator=torch.Generator().manual_seed(1)).to(dtype) * 20
+    expected = logits.double() - logits.double().exp().sum(dim=1, keepdim=True).log()
+    actual = small_model().decoder.log_probs_(logits.clone())
+    assert actual.dtype == torch.promote_types(dtype, torch.float32)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-6, atol=1e-5)

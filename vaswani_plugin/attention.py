@@ -16,12 +16,15 @@ from torch import nn
 from . import toolkit
 from .linear import Linear
 
+HALF = (torch.bfloat16, torch.float16)
 # Up to here the scores are no more than a few times as large as what they are computed from.
 FEW_KEYS = 256
+# So many hypotheses of a sentence are the queries in a step of generation.
+FEW_QUERIES = 16
 
 
 def scaled_dot_product_attention(query, key, value, allowed=None, dropout=0.0, causal=False):
-    """Eq. 1, by torch's fused kernel: no scores are kept in memory (but for short sentences in half precision on CPUs).
+    """Eq. 1, by torch's fused kernel: no scores are kept in memory (but where they are few, on CPUs).
 
     Args:
         query: ``[batch, heads, queries, d_k]``
@@ -34,24 +37,42 @@ def scaled_dot_product_attention(query, key, value, allowed=None, dropout=0.0, c
     Returns:
         ``[batch, heads, queries, d_v]``; a query with no visible key attends to nothing: zeros.
     """
-    if query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16) and torch.is_grad_enabled():
-        # The backward pass of torch's kernel for CPUs takes three times as long in these types as in float32, and
-        # for sentences of usual length Eq. 1 written out is faster than either.
-        if key.size(2) <= FEW_KEYS:
-            weights = attention_weights(query, key, causal_mask(key.size(2)) if causal else allowed)
-            return (F.dropout(weights, dropout) if dropout else weights) @ value
+    on_cpu = query.device.type == "cpu"
+    written_out = on_cpu and _is_faster_written_out(query, key)
+    if on_cpu and not written_out and query.dtype in HALF and torch.is_grad_enabled():
+        # The backward pass of torch's kernel for CPUs takes three times as long in these types.
         with toolkit.no_autocast("cpu"):
             single = (x.float() for x in (query, key, value))
             return scaled_dot_product_attention(*single, allowed, dropout, causal).to(query.dtype)
+    if written_out and causal:
+        allowed, causal = causal_mask(key.size(2)), False
     if allowed is None:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
-    # A softmax over no key at all is 0/0. Such a row is opened for the kernel and its output
-    # set to zero, which keeps every gradient finite.
+        return _attend(written_out, query, key, value, None, dropout, causal)
+    allowed, sees_a_key = _opened(allowed)
+    return _attend(written_out, query, key, value, allowed, dropout, causal) * sees_a_key
+
+
+def _attend(written_out, query, key, value, allowed, dropout, causal):
+    if not written_out:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=causal)
+    weights = _softmax(query, key, allowed)
+    return (F.dropout(weights, dropout) if dropout else weights) @ value
+
+
+def _opened(allowed):
+    """The mask with all keys for a query that sees none, whose softmax would be 0/0; and what to multiply its output by.
+
+    So every gradient stays finite, and such a query attends to nothing.
+    """
     sees_a_key = allowed.any(dim=-1, keepdim=True)
-    output = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=allowed | ~sees_a_key, dropout_p=dropout
-    )
-    return output * sees_a_key
+    return allowed | ~sees_a_key, sees_a_key
+
+
+def _is_faster_written_out(query, key):
+    """Whether torch's kernel for CPUs is slower than Eq. 1 as it stands, without much memory to be saved by it."""
+    if torch.is_grad_enabled():
+        return query.dtype in HALF and key.size(2) <= FEW_KEYS
+    return query.size(2) <= FEW_QUERIES and query.size(0) * query.size(2) > 1
 
 
 def attention_weights(query, key, allowed=None):
@@ -60,11 +81,17 @@ def attention_weights(query, key, allowed=None):
     Shapes as in :func:`scaled_dot_product_attention`; returns ``[batch, heads, queries, keys]``.
     Rows sum to one; a row with no visible key is zero.
     """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     if allowed is None:
-        return scores.softmax(dim=-1)
-    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-    return scores.softmax(dim=-1).masked_fill(~allowed, 0.0)
+        return _softmax(query, key, None)
+    allowed, sees_a_key = _opened(allowed)
+    return _softmax(query, key, allowed) * sees_a_key
+
+
+def _softmax(query, key, allowed):
+    scores = query / math.sqrt(query.size(-1)) @ key.transpose(-2, -1)
+    if allowed is not None:
+        scores += torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, -math.inf)
+    return scores.softmax(dim=-1)
 
 
 def causal_mask(length, device=None):

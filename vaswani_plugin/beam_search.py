@@ -106,6 +106,7 @@ class BeamSearch:
             log_probs = steps.next(sentences.tokens[:, : step + 1]).unflatten(0, sentences.scores.shape)
             self._forbid(step, log_probs, self._forced(step, sentences, prefix_tokens))
             candidates = self._candidates(log_probs, sentences.scores)
+            del log_probs  # one at a time: they are the largest tensor here
             order, some_left = sentences.advance(step, *candidates)
             if not sentences.alive:
                 break
@@ -204,6 +205,8 @@ class _Steps:
         logits = logits[:, -1:]
         if self.temperature != 1:
             logits = logits / self.temperature
+        if hasattr(model.decoder, "log_probs_"):
+            return model.decoder.log_probs_(logits[:, 0])
         return model.get_normalized_probs((logits, extra), log_probs=True, sample=None)[:, 0]
 
     def reorder(self, order, other_sentences):

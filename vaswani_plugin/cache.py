@@ -2,109 +2,142 @@
 
 The paper's decoder is auto-regressive (Section 3): it consumes what it wrote before. Keys and
 values of earlier positions do not change, so each step computes those of the newest one only.
-In beam search a *row* is one hypothesis; rows of the same source sentence share its memory.
+
+The hypotheses of a sentence are paths in one tree. A *node* is a position that some hypothesis has read: its keys
+and values are kept once, however many hypotheses have it in their past, and each hypothesis sees the nodes of its own
+past. Where beam search reorders hypotheses, what they see changes, and no key or value is moved.
 """
 
 import torch
 
 
 class DecoderCache:
-    """Keys and values of all layers, for a batch of hypotheses that beam search reorders.
+    """Keys and values of all layers for a batch of hypotheses, one in each row, as many for each sentence.
 
-    Self-attention keys and values of all layers lie in one tensor, time first, so that a
-    reorder is a single copy. Those of the encoder's output are kept once per sentence.
+    In both attentions the hypotheses of a sentence are queries that stand side by side. The encoder's
+    output is kept once per sentence.
 
     Args:
         memory: for each layer the keys ``[sentences, heads, source, d_k]`` and values
             ``[sentences, heads, source, d_v]`` of the encoder's output
         memory_allowed: boolean ``[sentences, 1, 1, source]``, false at padding, or ``None``
         sentence_of_row: ``[rows]``, the sentence that each hypothesis translates
+
+    Attributes:
+        beams: hypotheses of each sentence
+        memory_allowed: as above, of the sentences that still have hypotheses
     """
 
-    FIRST_CAPACITY = 32
+    NODES = 128  # that there is room for at first
+    STEPS = 8  # after so many, nodes that are in no hypothesis' past any more are looked for
 
     def __init__(self, memory, memory_allowed, sentence_of_row):
         self._memory = memory
         self.memory_allowed = memory_allowed
-        self.length = 0
-        self._kept = None  # [capacity, layers, rows, heads * (d_k + d_v)]
-        self._spare = None
-        self._assign(sentence_of_row)
+        self._length = 0
+        # Of each layer, [sentences, heads, capacity, d_k] and [sentences, heads, capacity, d_v].
+        self._kept = [[None, None] for _ in memory]
+        self._regroup(sentence_of_row, sentence_of_row.new_ones(sentence_of_row.numel(), 0, dtype=torch.bool))
+        # Their heads come as slices of a projection, which each product with them would copy.
+        self._memory = [(key.contiguous(), value.contiguous()) for key, value in self._memory]
 
     def memory(self, layer):
         """Keys and values of the encoder's output for ``layer``."""
         return self._memory[layer]
 
-    def fold_beams(self, x):
-        """``[rows, 1, width]`` to ``[sentences, beams, width]``."""
-        return x.view(-1, self.beams, x.size(-1))
-
-    def unfold_beams(self, x):
-        """``[sentences, beams, width]`` to ``[rows, 1, width]``."""
-        return x.reshape(-1, 1, x.size(-1))
-
     def next_position(self):
         """Begin a step; returns the position (from 0) of the token that it decodes."""
-        self.length += 1
-        return self.length - 1
+        sentences, beams, _ = self._visible.shape
+        if self._length and self._length % self.STEPS == 0:
+            self._prune()
+        own = torch.eye(beams, dtype=torch.bool, device=self._visible.device)
+        self._visible = torch.cat([self._visible, own.expand(sentences, -1, -1)], dim=2)
+        self._length += 1
+        return self._length - 1
+
+    def visible(self):
+        """Boolean ``[sentences, 1, beams, nodes]``: the nodes that each hypothesis sees; ``None`` for all."""
+        return None if self.beams == 1 else self._visible.unsqueeze(1)
 
     def append(self, layer, key, value):
-        """Add the newest position of ``layer`` and return all positions so far.
+        """Add the newest node of each hypothesis to ``layer`` and return all nodes so far.
 
         Args:
-            key, value: ``[rows, heads, 1, d_k]`` and ``[rows, heads, 1, d_v]``
+            key, value: ``[sentences, heads, beams, d_k]`` and ``[sentences, heads, beams, d_v]``
 
         Returns:
-            ``[rows, heads, length, d_k]`` and ``[rows, heads, length, d_v]``
+            ``[sentences, heads, nodes, d_k]`` and ``[sentences, heads, nodes, d_v]``
         """
-        heads, d_k, d_v = key.size(1), key.size(3), value.size(3)
-        if self._kept is None or self.length > self._kept.size(0):
-            self._grow(key, heads * (d_k + d_v))
-        kept = self._kept[: self.length, layer]
-        keys, values = kept.split([heads * d_k, heads * d_v], dim=-1)
-        keys[-1] = key.flatten(1)
-        values[-1] = value.flatten(1)
-        return (
-            keys.unflatten(-1, (heads, d_k)).permute(1, 2, 0, 3),
-            values.unflatten(-1, (heads, d_v)).permute(1, 2, 0, 3),
-        )
+        nodes = self._visible.size(2)
+        both = []
+        for index, newest in enumerate((key, value)):
+            kept = self._kept[layer][index]
+            if kept is None or kept.size(2) < nodes:
+                kept = self._kept[layer][index] = _with_room(newest, kept, max(nodes, self.NODES))
+            kept[:, :, nodes - self.beams : nodes] = newest
+            both.append(kept[:, :, :nodes])
+        return both
 
     def reorder(self, order):
         """Row ``i`` becomes what row ``order[i]`` was. Rows may be repeated or left out."""
-        if self._kept is not None:
-            done = slice(0, self.length)
-            if order.numel() != self._kept.size(2):
-                self._kept = self._kept.index_select(2, order)
-                self._spare = torch.empty_like(self._kept)
-            else:
-                torch.index_select(self._kept[done], 2, order, out=self._spare[done])
-                self._kept, self._spare = self._spare, self._kept
         sentence_of_row = self._sentence_of_row[order]
-        if not torch.equal(sentence_of_row, self._sentence_of_row):
-            self._assign(sentence_of_row)
+        visible = self._visible.flatten(0, 1)[order]
+        if torch.equal(sentence_of_row, self._sentence_of_row):
+            self._visible = visible.view_as(self._visible)
+        else:
+            self._regroup(sentence_of_row, visible)
 
-    def _grow(self, like, width):
-        capacity = self.FIRST_CAPACITY if self._kept is None else 2 * self._kept.size(0)
-        bigger = like.new_empty(capacity, len(self._memory), like.size(0), width)
-        if self._kept is not None:
-            bigger[: self._kept.size(0)] = self._kept
-        self._kept = bigger
-        self._spare = torch.empty_like(bigger)
-
-    def _assign(self, sentence_of_row):
-        """Drop the memory of sentences without rows; find how many rows each sentence has."""
+    def _regroup(self, sentence_of_row, visible):
+        """Drop sentences without rows; find how many rows each sentence has. ``visible``: ``[rows, nodes]``."""
         rows = sentence_of_row.numel()
         alive, sentence_of_row = torch.unique(sentence_of_row, return_inverse=True)
         beams = rows // max(alive.numel(), 1)
         grouped = torch.arange(alive.numel(), device=alive.device).repeat_interleave(beams)
         if not torch.equal(grouped, sentence_of_row):
-            # Not beam search's order, where the rows of a sentence stand together: one memory per row.
+            # Not beam search's order, where the rows of a sentence stand together: one sentence for each row.
             alive, beams = alive[sentence_of_row], 1
             sentence_of_row = torch.arange(rows, device=alive.device)
-        self._sentence_of_row = sentence_of_row
-        self.beams = beams
+        self._sentence_of_row, self.beams = sentence_of_row, beams
+        self._visible = visible.view(alive.numel(), beams, visible.size(1))
+        self._keep(alive, *self._seen())
         sentences = self._memory[0][0].size(0)
-        if alive.numel() != sentences or not torch.equal(alive, torch.arange(sentences, device=alive.device)):
+        if not torch.equal(alive, torch.arange(sentences, device=alive.device)):
             self._memory = [(key[alive], value[alive]) for key, value in self._memory]
             if self.memory_allowed is not None:
                 self.memory_allowed = self.memory_allowed[alive]
+
+    def _prune(self):
+        chosen, count = self._seen()
+        if 3 * count <= 2 * self._visible.size(2):  # else they are not worth moving the others
+            self._keep(torch.arange(len(self._visible), device=chosen.device), chosen, count)
+
+    def _seen(self):
+        """``[sentences, nodes]``, the nodes with those first that are in some hypothesis' past, and the most of these."""
+        seen = self._visible.any(dim=1)
+        count = int(seen.sum(dim=1).max()) if seen.numel() else 0
+        return seen.int().argsort(dim=1, descending=True, stable=True), count
+
+    def _keep(self, sentences, nodes, count):
+        """Give up all but ``sentences``, of which ``_visible`` is already, and the first ``count`` of ``nodes``."""
+        nodes = nodes[:, :count]
+        self._visible = self._visible.gather(2, nodes.unsqueeze(1).expand(-1, self.beams, -1))
+        if self._kept[0][0] is None:
+            return
+        for layer in self._kept:
+            for index, kept in enumerate(layer):
+                heads, capacity, width = kept.shape[1:]
+                first = (sentences.unsqueeze(1) * heads + torch.arange(heads, device=nodes.device)) * capacity
+                chosen = kept.flatten(0, 2)[first.unsqueeze(2) + nodes.unsqueeze(1)]  # [sentences, heads, count, width]
+                if sentences.numel() > kept.size(0):
+                    kept = kept.new_empty(sentences.numel(), heads, capacity, width)
+                layer[index] = kept[: sentences.numel()]
+                layer[index][:, :, :count] = chosen
+
+
+def _with_room(like, kept, capacity):
+    """``kept`` copied to where there is room for twice as many nodes, or for ``capacity``."""
+    if kept is None:
+        return like.new_empty(*like.shape[:2], capacity, like.size(3))
+    bigger = kept.new_empty(*kept.shape[:2], max(capacity, 2 * kept.size(2)), kept.size(3))
+    bigger[:, :, : kept.size(2)] = kept
+    return bigger

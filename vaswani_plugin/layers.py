@@ -99,12 +99,11 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_residual(x, self.feed_forward(x))
 
     def step(self, x, cache, layer):
-        """The newest position alone, ``[rows, 1, d_model]``; earlier keys and values come from ``cache``."""
+        """The newest position of each hypothesis, ``[sentences, beams, d_model]``; what came before is in ``cache``."""
         query, key, value = self.self_attention.project(x)
         key, value = cache.append(layer, key, value)
-        x = self.self_attention_residual(x, self.self_attention.attend(query, key, value))
-        # The beams of one sentence attend to the same memory: they stand side by side as queries.
-        query = self.cross_attention.project_query(cache.fold_beams(x))
+        x = self.self_attention_residual(x, self.self_attention.attend(query, key, value, cache.visible()))
+        query = self.cross_attention.project_query(x)
         attended = self.cross_attention.attend(query, *cache.memory(layer), cache.memory_allowed)
-        x = self.cross_attention_residual(x, cache.unfold_beams(attended))
+        x = self.cross_attention_residual(x, attended)
         return self.feed_forward_residual(x, self.feed_forward(x))

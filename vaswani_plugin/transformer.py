@@ -211,10 +211,12 @@ class VaswaniDecoder(_Stack, FairseqIncrementalDecoder):
         if cache is None:
             cache = incremental_state["vaswani"] = self._new_cache(tokens, encoder_out)
         x = self._embed(tokens[:, -1:], first=cache.next_position())
+        x = x.unflatten(0, (-1, cache.beams)).squeeze(2)
         with self._alignment() as alignment:
             for index, layer in enumerate(self.layers):
                 x = layer.step(x, cache, index)
-        return x, {"attn": [cache.unfold_beams(alignment[0].mean(dim=1)) if alignment else None]}
+        attention = alignment[0].mean(dim=1).flatten(0, 1).unsqueeze(1) if alignment else None
+        return x.flatten(0, 1).unsqueeze(1), {"attn": [attention]}
 
     def _new_cache(self, tokens, encoder_out):
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
@@ -236,6 +238,13 @@ class VaswaniDecoder(_Stack, FairseqIncrementalDecoder):
     def output_layer(self, features, **unused):
         """``features E^T``: no bias, no scale (Section 3.4)."""
         return self.output_projection(features)
+
+    def log_probs_(self, logits):
+        """Log-probabilities, float32 at least, of ``logits [rows, entries]``, which on CPUs they overwrite:
+        there fresh memory costs more than the arithmetic in it."""
+        if logits.device.type == "cpu" and logits.dtype == torch.float32:
+            return torch.log_softmax(logits, dim=-1, out=logits)
+        return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
     def make_generation_fast_(self, need_attn=False, **unused):
         """fairseq's hook before generation; ``need_attn``: somebody wants the alignment."""
