@@ -24,7 +24,7 @@ from .errors import UserError
 # and, on a CPU, for its caches.
 ROWS = 384
 # oneDNN's product takes fresh memory each time: rows so few that it is what was given back the time before.
-PRODUCT_ROWS = 192
+PRODUCT_ROWS = 128
 # float16 has no room for eps / K: what goes into its products is held larger by this, its sums still in range.
 HALF_SCALE = 32
 
