@@ -278,6 +278,7 @@ def test_log_probabilities_of_a_step(entries, dtype):
     """Written over the logits, where they are float32, and the same as those that are not."""
     logits = torch.randn(5, entries, generator=torch.Generator().manual_seed(1)).to(dtype) * 20
     expected = logits.double() - logits.double().exp().sum(dim=1, keepdim=True).log()
-    actual = small_model().decoder.log_probs_(logits.clone())
+    actual = small_model().decoder.log_probs_(logits)
     assert actual.dtype == torch.promote_types(dtype, torch.float32)
+    assert (actual.data_ptr() == logits.data_ptr()) == (dtype == torch.float32)
     torch.testing.assert_close(actual.double(), expected, rtol=1e-6, atol=1e-5)
