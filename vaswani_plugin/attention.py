@@ -88,6 +88,7 @@ def attention_weights(query, key, allowed=None):
 
 
 def _softmax(query, key, allowed):
+    """The softmax of Eq. 1 where every query sees a key; ``None`` allows all."""
     scores = query / math.sqrt(query.size(-1)) @ key.transpose(-2, -1)
     if allowed is not None:
         scores += torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, -math.inf)

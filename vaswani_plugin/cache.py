@@ -123,13 +123,14 @@ class DecoderCache:
         self._visible = self._visible.gather(2, nodes.unsqueeze(1).expand(-1, self.beams, -1))
         if self._kept[0][0] is None:
             return
+        heads, capacity = self._kept[0][0].shape[1:3]  # those of all layers, and of keys and values
+        first = (sentences.unsqueeze(1) * heads + torch.arange(heads, device=nodes.device)) * capacity
+        places = first.unsqueeze(2) + nodes.unsqueeze(1)  # [sentences, heads, count]
         for layer in self._kept:
             for index, kept in enumerate(layer):
-                heads, capacity, width = kept.shape[1:]
-                first = (sentences.unsqueeze(1) * heads + torch.arange(heads, device=nodes.device)) * capacity
-                chosen = kept.flatten(0, 2)[first.unsqueeze(2) + nodes.unsqueeze(1)]  # [sentences, heads, count, width]
+                chosen = kept.flatten(0, 2)[places]
                 if sentences.numel() > kept.size(0):
-                    kept = kept.new_empty(sentences.numel(), heads, capacity, width)
+                    kept = kept.new_empty(sentences.numel(), *kept.shape[1:])
                 layer[index] = kept[: sentences.numel()]
                 layer[index][:, :, :count] = chosen
 

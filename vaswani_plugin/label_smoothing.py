@@ -65,7 +65,7 @@ class _ProjectedLoss(torch.autograd.Function):
     The gradient with respect to a row of logits is ``p - q``; it is ready as soon as the loss is,
     so that no more than one block of logits exists at any moment, and becomes in place the block's
     probabilities and then its gradient. One buffer serves all blocks, since on CPUs fresh memory costs
-    more than the arithmetic in it; oneDNN's product takes fresh memory and is faster all the same.
+    more than the arithmetic in it.
     """
 
     @staticmethod
