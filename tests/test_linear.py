@@ -88,3 +88,22 @@ def test_memory_does_not_grow_with_the_sizes_of_batches():
                           env=environment)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 120
+
+
+@pytest.mark.parametrize("wanted, in_training, in_generation", [(None, "64", None), ("7", "7", "7")])
+def test_generation_keeps_the_programs_of_all_sizes(wanted, in_training, in_generation):
+    """Numbers of rows come again there. What the user says holds in both."""
+    program = (
+        "import os, vaswani_plugin; from vaswani_plugin.linear import Linear\n"
+        "layer, names = Linear(4, 4), ('ONEDNN_PRIMITIVE_CACHE_CAPACITY', 'LRU_CACHE_CAPACITY')\n"
+        "print([os.environ.get(name) for name in names])\n"
+        "layer.make_generation_fast_(); layer.make_generation_fast_()\n"
+        "print([os.environ.get(name) for name in names])"
+    )
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= dict.fromkeys(names, wanted) if wanted else {}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=REPOSITORY,
+                          env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str([value] * 2) for value in (in_training, in_generation)]

@@ -106,8 +106,10 @@ def test_what_no_hypothesis_has_in_its_past_is_given_up(monkeypatch):
     for step in range(12):
         model.decoder(tokens, encoder_out, incremental_state=state)
         cache = state["vaswani"]
-        assert cache.visible().shape == (2, 1, 3, step // 4 * 4 + 3 * (step % 4 + 1))
-        assert cache.visible().sum(dim=3).eq(step + 1).all()  # each sees as many as it has read
+        bias = cache.mask.bias
+        assert bias.shape == (2, 4, 3, step // 4 * 4 + 3 * (step % 4 + 1))
+        assert bias.eq(0).sum(dim=3).eq(step + 1).all()  # each sees as many as it has read
+        assert bias[bias != 0].eq(-float("inf")).all()
         cache.reorder(order)
         tokens = torch.cat([tokens, torch.full((6, 1), 7)], dim=1)
 
@@ -146,6 +148,21 @@ def test_a_source_of_padding_alone_gives_finite_logits_and_gradients():
     assert logits.isfinite().all()
     logits.sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_source_of_padding_alone_is_nothing_to_attend_to_in_steps_either():
+    """Beside one that is not, and alone in the batch once that has left it."""
+    model = small_model()
+    encoder_out = model.encoder(torch.tensor([[5, 6, EOS], [1, 1, 1]]))
+    target = torch.tensor([[EOS, 7, 9, 4], [EOS, 8, 5, 6]])
+    full, state = model.decoder(target, encoder_out)[0], {}
+    for length in (1, 2, 3, 4):
+        alive = slice(0, None) if length < 3 else slice(1, None)
+        logits, _ = model.decoder(target[alive, :length], encoder_out, incremental_state=state)
+        torch.testing.assert_close(logits[:, 0], full[alive, length - 1], rtol=0, atol=1e-10)
+        order = torch.tensor([0, 1] if length < 2 else [1] if length == 2 else [0])
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
 
 
 def matrices(model):

@@ -8,6 +8,7 @@ A mask here is a boolean tensor that says which keys a query is *allowed* to see
 """
 
 import math
+from typing import NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,35 @@ FEW_KEYS = 256
 FEW_QUERIES = 16
 
 
+class Mask(NamedTuple):
+    """Which keys queries see, in the form that attention computes with: made once, of use in many layers.
+
+    Attributes:
+        bias: what is added to the scores, broadcastable to ``[batch, heads, queries, keys]``: 0 where a key is
+            allowed, else -inf; all 0 for a query that sees none, whose softmax would be 0/0
+        sees_a_key: boolean, what to multiply the output by, so that such a query attends to nothing and every
+            gradient stays finite; ``None``: all see one
+    """
+
+    bias: torch.Tensor
+    sees_a_key: Optional[torch.Tensor] = None
+
+    @classmethod
+    def of(cls, allowed, dtype):
+        """The mask for queries and keys of this type, from booleans of the same shape."""
+        sees_a_key = allowed.any(dim=-1, keepdim=True)
+        return cls(_bias(allowed | ~sees_a_key, dtype), sees_a_key)
+
+    @classmethod
+    def of_seeing(cls, allowed, dtype):
+        """:meth:`of`, where every query is known to see a key."""
+        return cls(_bias(allowed, dtype))
+
+
+def _bias(allowed, dtype):
+    return torch.zeros_like(allowed, dtype=dtype).masked_fill_(~allowed, -math.inf)
+
+
 def scaled_dot_product_attention(query, key, value, allowed=None, dropout=0.0, causal=False):
     """Eq. 1, by torch's fused kernel: no scores are kept in memory (but where they are few, on CPUs).
 
@@ -30,7 +60,7 @@ def scaled_dot_product_attention(query, key, value, allowed=None, dropout=0.0, c
         query: ``[batch, heads, queries, d_k]``
         key: ``[batch, heads, keys, d_k]``
         value: ``[batch, heads, keys, d_v]``
-        allowed: boolean, broadcastable to ``[batch, heads, queries, keys]``; ``None`` allows all
+        allowed: boolean, broadcastable to ``[batch, heads, queries, keys]``, or a :class:`Mask`; ``None`` allows all
         dropout: probability of dropping a weight (0 in the paper, except Section 6.3)
         causal: query ``i`` sees keys ``0..i`` only (Section 3.2.3); excludes ``allowed``
 
@@ -46,26 +76,23 @@ def scaled_dot_product_attention(query, key, value, allowed=None, dropout=0.0, c
             return scaled_dot_product_attention(*single, allowed, dropout, causal).to(query.dtype)
     if written_out and causal:
         allowed, causal = causal_mask(key.size(2)), False
-    if allowed is None:
-        return _attend(written_out, query, key, value, None, dropout, causal)
-    allowed, sees_a_key = _opened(allowed)
-    return _attend(written_out, query, key, value, allowed, dropout, causal) * sees_a_key
+    mask = _as_mask(allowed, query.dtype)
+    bias = None if mask is None else mask.bias
+    if written_out:
+        weights = _softmax(query, key, bias)
+        output = (F.dropout(weights, dropout) if dropout else weights) @ value
+    else:
+        output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+    return _nothing_to_see(output, mask)
 
 
-def _attend(written_out, query, key, value, allowed, dropout, causal):
-    if not written_out:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=causal)
-    weights = _softmax(query, key, allowed)
-    return (F.dropout(weights, dropout) if dropout else weights) @ value
+def _as_mask(allowed, dtype):
+    return allowed if allowed is None or isinstance(allowed, Mask) else Mask.of(allowed, dtype)
 
 
-def _opened(allowed):
-    """The mask with all keys for a query that sees none, whose softmax would be 0/0; and what to multiply its output by.
-
-    So every gradient stays finite, and such a query attends to nothing.
-    """
-    sees_a_key = allowed.any(dim=-1, keepdim=True)
-    return allowed | ~sees_a_key, sees_a_key
+def _nothing_to_see(x, mask):
+    """``x [batch, heads, queries, width]`` with zeros for the queries that see no key."""
+    return x if mask is None or mask.sees_a_key is None else x * mask.sees_a_key
 
 
 def _is_faster_written_out(query, key):
@@ -81,18 +108,22 @@ def attention_weights(query, key, allowed=None):
     Shapes as in :func:`scaled_dot_product_attention`; returns ``[batch, heads, queries, keys]``.
     Rows sum to one; a row with no visible key is zero.
     """
-    if allowed is None:
-        return _softmax(query, key, None)
-    allowed, sees_a_key = _opened(allowed)
-    return _softmax(query, key, allowed) * sees_a_key
+    mask = _as_mask(allowed, query.dtype)
+    weights = _softmax(query, key, None if mask is None else mask.bias)
+    return _nothing_to_see(weights, mask)
 
 
-def _softmax(query, key, allowed):
-    """The softmax of Eq. 1 where every query sees a key; ``None`` allows all."""
-    scores = query / math.sqrt(query.size(-1)) @ key.transpose(-2, -1)
-    if allowed is not None:
-        scores += torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, -math.inf)
-    return scores.softmax(dim=-1)
+def _softmax(query, key, bias):
+    """The softmax of Eq. 1, with ``bias`` added to the scores."""
+    batch, heads, queries, d_k = query.shape
+    scale = 1 / math.sqrt(d_k)
+    products = query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)
+    if bias is None:
+        scores = torch.baddbmm(query.new_empty(1), *products, beta=0, alpha=scale)
+    else:
+        bias = bias.expand(batch, heads, queries, key.size(2)).flatten(0, 1)
+        scores = torch.baddbmm(bias, *products, alpha=scale)
+    return scores.softmax(dim=-1).view(batch, heads, queries, key.size(2))
 
 
 def causal_mask(length, device=None):
@@ -162,4 +193,4 @@ class MultiHeadAttention(nn.Module):
 
     def split_heads(self, x):
         """``[batch, time, heads * width]`` to ``[batch, heads, time, width]``."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)

@@ -10,6 +10,8 @@ past. Where beam search reorders hypotheses, what they see changes, and no key o
 
 import torch
 
+from .attention import Mask
+
 
 class DecoderCache:
     """Keys and values of all layers for a batch of hypotheses, one in each row, as many for each sentence.
@@ -25,7 +27,8 @@ class DecoderCache:
 
     Attributes:
         beams: hypotheses of each sentence
-        memory_allowed: as above, of the sentences that still have hypotheses
+        memory_mask: the mask of ``memory_allowed`` for the sentences that still have hypotheses, or ``None``
+        mask: of this step, which nodes each hypothesis sees; ``None``: all
     """
 
     NODES = 128  # that there is room for at first
@@ -33,7 +36,7 @@ class DecoderCache:
 
     def __init__(self, memory, memory_allowed, sentence_of_row):
         self._memory = memory
-        self.memory_allowed = memory_allowed
+        self._memory_allowed = memory_allowed
         self._length = 0
         # Of each layer, [sentences, heads, capacity, d_k] and [sentences, heads, capacity, d_v].
         self._kept = [[None, None] for _ in memory]
@@ -53,11 +56,9 @@ class DecoderCache:
         own = torch.eye(beams, dtype=torch.bool, device=self._visible.device)
         self._visible = torch.cat([self._visible, own.expand(sentences, -1, -1)], dim=2)
         self._length += 1
+        # Of one hypothesis to a sentence, all nodes are its own.
+        self.mask = None if beams == 1 else self._for_all_heads(Mask.of_seeing, self._visible.unsqueeze(1))
         return self._length - 1
-
-    def visible(self):
-        """Boolean ``[sentences, 1, beams, nodes]``: the nodes that each hypothesis sees; ``None`` for all."""
-        return None if self.beams == 1 else self._visible.unsqueeze(1)
 
     def append(self, layer, key, value):
         """Add the newest node of each hypothesis to ``layer`` and return all nodes so far.
@@ -103,8 +104,19 @@ class DecoderCache:
         sentences = self._memory[0][0].size(0)
         if not torch.equal(alive, torch.arange(sentences, device=alive.device)):
             self._memory = [(key[alive], value[alive]) for key, value in self._memory]
-            if self.memory_allowed is not None:
-                self.memory_allowed = self.memory_allowed[alive]
+            if self._memory_allowed is not None:
+                self._memory_allowed = self._memory_allowed[alive]
+        self.memory_mask = None
+        if self._memory_allowed is not None:
+            all_see = self._memory_allowed.any(dim=-1).all()
+            made = Mask.of_seeing if all_see else Mask.of
+            self.memory_mask = self._for_all_heads(made, self._memory_allowed.expand(-1, -1, self.beams, -1))
+
+    def _for_all_heads(self, make, allowed):
+        """A mask of ``allowed [sentences, 1, beams, keys]`` that is laid out as the scores are, to be added in one go."""
+        key, _ = self._memory[0]
+        mask = make(allowed, key.dtype)
+        return mask._replace(bias=mask.bias.expand(-1, key.size(1), -1, -1).contiguous())
 
     def _prune(self):
         chosen, count = self._seen()

@@ -102,8 +102,8 @@ class DecoderLayer(nn.Module):
         """The newest position of each hypothesis, ``[sentences, beams, d_model]``; what came before is in ``cache``."""
         query, key, value = self.self_attention.project(x)
         key, value = cache.append(layer, key, value)
-        x = self.self_attention_residual(x, self.self_attention.attend(query, key, value, cache.visible()))
+        x = self.self_attention_residual(x, self.self_attention.attend(query, key, value, cache.mask))
         query = self.cross_attention.project_query(x)
-        attended = self.cross_attention.attend(query, *cache.memory(layer), cache.memory_allowed)
+        attended = self.cross_attention.attend(query, *cache.memory(layer), cache.memory_mask)
         x = self.cross_attention_residual(x, attended)
         return self.feed_forward_residual(x, self.feed_forward(x))

@@ -52,6 +52,7 @@ class Linear(nn.Linear):
 
     def make_generation_fast_(self, **unused):
         """fairseq's hook before generation, after which it allows no more training: weights stay as they are."""
+        toolkit.unbound_onednn_caches()
         self._packed = {}
 
     def forward(self, x, first=0, last=None):

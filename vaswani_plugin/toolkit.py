@@ -193,7 +193,22 @@ def bound_onednn_caches():
     gigabyte. A step of a training has about 25 products of different sizes.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's, and that of torch's calls of it
-        os.environ.setdefault(name, "64")  # read at the first product
+        if name not in os.environ:
+            os.environ[name] = "64"  # read at the first product
+            _bounds.append(name)
+
+
+_bounds = []  # variables that this process did not have before
+
+
+def unbound_onednn_caches():
+    """Take :func:`bound_onednn_caches` back, before the first product of a process that generates.
+
+    There the same numbers of rows come again and again, each with every matrix: as many as a batch has sentences that
+    can leave it.
+    """
+    while _bounds:
+        os.environ.pop(_bounds.pop(), None)
 
 
 def pack(weight):
