@@ -352,7 +352,7 @@ def markdown(report):
             unit = LESS_IS_BETTER.get(row["measure"], "sentences/s")
             cells = [_value(row["sides"].get(side), unit) for side in benchmark_sides.SIDES]
             word = "of it" if row["measure"] in ("memory", "recompute") else "times as fast"
-            cells += [_ratio(row["ratios"].get(side), word) for side in ("stock", "torch")]
+            cells += [ratio_cell(row["ratios"].get(side), word) for side in ("stock", "torch")]
             lines.append(f"| {row['measure']} | {row['case']} | {' | '.join(cells)} |")
     for row in report["rows"]:
         if row["measure"] == "length":
@@ -364,7 +364,7 @@ def markdown(report):
         elif row["measure"] == "precision":
             ratio = row["ratios"]["fp32"]
             lines += ["", f"bf16 ({row['case']}): {row['sides']['bf16']['median']:.2f} s a step, fp32"
-                      f" {row['sides']['fp32']['median']:.2f} s: {_ratio(ratio, 'times as fast')}."]
+                      f" {row['sides']['fp32']['median']:.2f} s: {ratio_cell(ratio, 'times as fast')}."]
             if not m["bf16 instructions"]:
                 lines.append("This processor has no bf16 instructions.")
             curves = row["losses"]
@@ -380,12 +380,18 @@ def _value(values, unit):
     return f"{values['median']:{digits}} {unit}"
 
 
-def _ratio(ratio, word):
+def ratio_cell(ratio, word):
+    """``1.23 WORD (1.10-1.31)`` of a :func:`spread`."""
     if ratio is None:
         return ""
     if ratio["low"] == ratio["high"]:
         return f"{ratio['median']:.2f} {word}"
     return f"{ratio['median']:.2f} {word} ({ratio['low']:.2f}-{ratio['high']:.2f})"
+
+
+def progress_of(title):
+    """A function that says how far it is with ``title``."""
+    return lambda text: print(f"{title}: {text}", file=sys.stderr, flush=True)
 
 
 def save(report, path):
@@ -452,11 +458,7 @@ def main():
         if any((row["measure"], row["case"]) == (measure, str(case)) for row in report["rows"]):
             print(f"{title}: in {settings.output} already", file=sys.stderr)
             continue
-
-        def progress(text):
-            print(f"{title}: {text}", file=sys.stderr, flush=True)
-
-        row = summarise(measure, case, RUN[measure](case, sides, rounds, settings, progress))
+        row = summarise(measure, case, RUN[measure](case, sides, rounds, settings, progress_of(title)))
         if measure == "precision":
             row["losses"] = loss_curves(settings)
         report["rows"].append(row)

@@ -58,22 +58,33 @@ def dictionary(entries):
     return words
 
 
-def fairseq_logits(options, state):
-    """Logits by fairseq's own transformer."""
+def fairseq_model(options, state):
+    """fairseq's own transformer."""
     options = argparse.Namespace(**options)
     base_architecture(options)
     source, target = (dictionary(state[f"{stack}.embed_tokens.weight"].size(0)) for stack in formats.STACKS)
     model = TransformerModel.build_model(options, SimpleNamespace(source_dictionary=source, target_dictionary=target))
-    model = model.double().eval()
     model.load_state_dict(dict(state))
+    return model
+
+
+def fairseq_logits(options, state):
+    """Logits by fairseq's own transformer."""
+    model = fairseq_model(options, state).double().eval()
     return lambda source, target: model(source, source.ne(formats.PAD).sum(1), target)[0]
+
+
+def vaswani_model(config, state):
+    """This plugin's model."""
+    source, target = (dictionary(state[f"{stack}.embedding.weight"].size(0)) for stack in formats.STACKS)
+    model = VaswaniModel.from_config(config, source, target)
+    model.load_state_dict(dict(state))
+    return model
 
 
 def vaswani_logits(config, state):
     """Logits by this plugin."""
-    source, target = (dictionary(state[f"{stack}.embedding.weight"].size(0)) for stack in formats.STACKS)
-    model = VaswaniModel.from_config(config, source, target).double().eval()
-    model.load_state_dict(dict(state))
+    model = vaswani_model(config, state).double().eval()
     return lambda source, target: model(source, None, target)[0]
 
 
