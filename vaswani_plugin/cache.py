@@ -103,7 +103,7 @@ class DecoderCache:
         self._keep(alive, *self._seen())
         sentences = self._memory[0][0].size(0)
         if not torch.equal(alive, torch.arange(sentences, device=alive.device)):
-            self._memory = [(key[alive], value[alive]) for key, value in self._memory]
+            self._memory = [tuple(kept.index_select(0, alive) for kept in both) for both in self._memory]
             if self._memory_allowed is not None:
                 self._memory_allowed = self._memory_allowed[alive]
         self.memory_mask = None
@@ -137,14 +137,14 @@ class DecoderCache:
             return
         heads, capacity = self._kept[0][0].shape[1:3]  # those of all layers, and of keys and values
         first = (sentences.unsqueeze(1) * heads + torch.arange(heads, device=nodes.device)) * capacity
-        places = first.unsqueeze(2) + nodes.unsqueeze(1)  # [sentences, heads, count]
+        places = (first.unsqueeze(2) + nodes.unsqueeze(1)).flatten()  # [sentences * heads * count]
         for layer in self._kept:
             for index, kept in enumerate(layer):
-                chosen = kept.flatten(0, 2)[places]
+                chosen = kept.flatten(0, 2).index_select(0, places)
                 if sentences.numel() > kept.size(0):
                     kept = kept.new_empty(sentences.numel(), *kept.shape[1:])
                 layer[index] = kept[: sentences.numel()]
-                layer[index][:, :, :count] = chosen
+                layer[index][:, :, :count] = chosen.view(-1, heads, count, kept.size(3))
 
 
 def _with_room(like, kept, capacity):

@@ -177,7 +177,8 @@ def has_onednn_products(x, weight):
 
     return (
         not is_compiling()  # first: the compiler cannot follow what comes next
-        and x.device.type == weight.device.type == "cpu"
+        and x.is_cpu
+        and weight.is_cpu
         and x.dtype == weight.dtype == torch.float32
         and x.numel() > 0
         and autocast_dtype("cpu") is None
