@@ -29,7 +29,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf  # noqa: E402
 from vaswani_plugin.inference import PAPER_SEARCH  # noqa: E402
 
 STOCK, OURS, PAPER = "stock", "ours", "ours, search of Section 6.1"
-BATCHES = 8
+BATCHES, SENTENCES = 8, 64  # at least so many of each are translated, where the data set has them
 
 
 def task_of(name, data):
@@ -63,8 +63,9 @@ def batches_of(task, subset, sentences):
         raise ValueError(str(error)) from None
     iterator = task.get_batch_iterator(task.dataset(subset), max_sentences=sentences, required_batch_size_multiple=1)
     batches = list(iterator.next_epoch_itr(shuffle=False))
-    step = max(1, len(batches) // BATCHES)
-    return batches[step // 2 :: step][:BATCHES]
+    wanted = max(BATCHES, SENTENCES // sentences)
+    step = max(1, len(batches) // wanted)
+    return batches[step // 2 :: step][:wanted]
 
 
 def searches(built, stock, plugin, beam):

@@ -38,11 +38,33 @@ def test_both_models_translate_alike_and_batches_go_from_short_to_long(checkpoin
     assert {type(model).__name__ for model in built.values()} == {"VaswaniModel", "TransformerModel"}
     batches = benchmark_translate.batches_of(stock, "valid", 4)
     lengths = [batch["net_input"]["src_tokens"].size(1) for batch in batches]
-    assert len(batches) <= benchmark_translate.BATCHES and lengths == sorted(lengths)
+    assert lengths == sorted(lengths)
     searches = benchmark_translate.searches(built, stock, plugin, beam=3)
     found = {side: [tokens for batch in batches for tokens in search(batch)] for side, search in searches.items()}
     assert found[benchmark_translate.OURS] == found[benchmark_translate.STOCK]
     assert len(found[benchmark_translate.PAPER]) == sum(batch["nsentences"] for batch in batches)
+
+
+@pytest.mark.parametrize("sentences, taken", [(1, [1, 3, 5, 7, 9]), (2, [1, 3])])
+def test_the_batches_taken_are_spread_over_the_data_set(monkeypatch, sentences, taken):
+    monkeypatch.setattr(benchmark_translate, "BATCHES", 2)
+    monkeypatch.setattr(benchmark_translate, "SENTENCES", 5)
+
+    class Task:
+        def load_dataset(self, subset):
+            assert subset == "test"
+
+        def dataset(self, subset):
+            return subset
+
+        def get_batch_iterator(self, dataset, max_sentences, required_batch_size_multiple):
+            assert max_sentences == sentences and required_batch_size_multiple == 1
+            return self
+
+        def next_epoch_itr(self, shuffle):
+            return iter(range(11 if sentences == 1 else 5))
+
+    assert benchmark_translate.batches_of(Task(), "test", sentences) == taken
 
 
 def test_the_table_counts_and_compares():
