@@ -16,7 +16,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKED = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
+# How packed files begin, in bytes that no text begins with: bzip2's first three are letters, its next seven tell.
+PACKED = {
+    re.compile(rb"\x1f\x8b"): gzip.open,
+    re.compile(rb"\xfd7zXZ\x00"): lzma.open,
+    re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"): bz2.open,
+}
 ENDINGS = ("", ".gz", ".xz", ".bz2")
 LONGEST_LINE = 1_000_000
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, OSError)
@@ -140,14 +145,14 @@ class Reader:
         try:
             raw = self._raw[path] = stack.enter_context(_Hashed(path))
             with open(path, "rb") as file:
-                first = file.read(6)
+                first = file.read(10)
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
         if first.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise ValueError(f"{path} is UTF-16 text; convert it first, for example with iconv -f UTF-16 -t UTF-8.")
         stream = io.BufferedReader(raw, 1 << 16)
-        for magic, opened in PACKED.items():
-            if first.startswith(magic):
+        for beginning, opened in PACKED.items():
+            if beginning.match(first):
                 stream = opened(stream, "rb")
         return stack.enter_context(stream)
 

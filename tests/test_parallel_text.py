@@ -34,6 +34,16 @@ def test_files_of_lines(tmp_path, pack, ending):
     assert [file["bytes"] for file in reader.files] == [path.stat().st_size for path in corpus.paths]
 
 
+@pytest.mark.parametrize("packed", [b"\n", b"", b"word\n" * 9])
+def test_text_that_begins_as_bzip2_does_is_text(tmp_path, packed):
+    """With the three letters; a packed file, also one of nothing, has seven more bytes that no text has."""
+    write(tmp_path, c_en=b"BZh\nBZh9 is a name\n", c_de="BZh\nBZh9 ist ein Name\n")
+    assert pairs(find_corpus(str(tmp_path / "c"), "en", "de"))[1] == (2, b"BZh9 is a name", b"BZh9 ist ein Name")
+    for language in ("en", "de"):
+        (tmp_path / f"p.{language}.bz2").write_bytes(bz2.compress(packed))
+    assert len(pairs(find_corpus(str(tmp_path / "p"), "en", "de"))) == packed.count(b"\n")
+
+
 def test_a_line_of_absurd_length_is_set_aside_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(parallel_text, "LONGEST_LINE", 10)
     write(tmp_path, c_en=b"a\n" + b"x" * 25 + b"\nb\n" + b"y" * 9 + b"\n" + b"z" * 10 + b"\n" + b"w" * 30, c_de="1\n2\n3\n4\n5\n6\n")
