@@ -165,6 +165,15 @@ def test_a_source_of_padding_alone_is_nothing_to_attend_to_in_steps_either():
         encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
 
 
+def test_a_batch_that_all_sentences_have_left():
+    """An empty order, as a search may give that drops what is done before it looks whether anything is left."""
+    model = small_model()
+    encoder_out, state = model.encoder(torch.tensor([[5, 6, EOS], [1, 7, EOS]])), {}
+    model.decoder(torch.full((2, 1), EOS), encoder_out, incremental_state=state)
+    model.decoder.reorder_incremental_state_scripting(state, torch.tensor([], dtype=torch.long))
+    assert state["vaswani"].beams == 0 and state["vaswani"].memory(0)[0].size(0) == 0
+
+
 def matrices(model):
     return (
         model.encoder.embedding.weight, model.decoder.embedding.weight, model.decoder.output_projection.weight

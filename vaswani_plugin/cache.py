@@ -144,7 +144,7 @@ class DecoderCache:
                 if sentences.numel() > kept.size(0):
                     kept = kept.new_empty(sentences.numel(), *kept.shape[1:])
                 layer[index] = kept[: sentences.numel()]
-                layer[index][:, :, :count] = chosen.view(-1, heads, count, kept.size(3))
+                layer[index][:, :, :count] = chosen.view(sentences.numel(), heads, count, kept.size(3))
 
 
 def _with_room(like, kept, capacity):
