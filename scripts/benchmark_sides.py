@@ -192,16 +192,16 @@ class Side:
 
     def generator(self, case):
         """A function that translates a batch by a beam search of exactly `case.steps` steps; gives the outputs' lengths."""
-        model = self.trainer.model
-        model.eval()
-        model.make_generation_fast_(beamable_mm_beam_size=None, need_attn=False)
         search = argparse.Namespace(
             beam=case.beam, nbest=1, max_len_a=0, max_len_b=case.steps - 1, min_len=case.steps - 1, lenpen=0.6
         )
-        generator = self.task.build_generator([model], search)
+        translate = translator(self.task, self.trainer.model, search)
+        return lambda sample: [len(tokens) for tokens in translate(sample)]
 
-        def generate(sample):
-            found = self.task.inference_step(generator, [model], sample)
-            return [len(hypotheses[0]["tokens"]) for hypotheses in found]
 
-        return generate
+def translator(task, model, settings):
+    """A function that gives the best hypotheses of a batch, by the search that ``task`` makes of ``settings``."""
+    model.eval()
+    model.make_generation_fast_(beamable_mm_beam_size=None, need_attn=False)
+    generator = task.build_generator([model], settings)
+    return lambda sample: [found[0]["tokens"] for found in task.inference_step(generator, [model], sample)]

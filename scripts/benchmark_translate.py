@@ -13,6 +13,7 @@ import logging
 import os
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 logging.disable(logging.INFO)  # before fairseq configures its own
@@ -22,6 +23,7 @@ import benchmark  # noqa: E402
 import convert  # noqa: E402
 import torch  # noqa: E402
 import weight_formats  # noqa: E402
+from benchmark_sides import translator  # noqa: E402
 from common import positive, run_as_script  # noqa: E402
 from fairseq import options, tasks  # noqa: E402
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf  # noqa: E402
@@ -69,16 +71,10 @@ def batches_of(task, subset, sentences):
 
 
 def searches(built, stock, plugin, beam):
-    """For each side a function that gives the best hypotheses of a batch, as lists of tokens; given both tasks."""
+    """For each side a function that gives the best hypotheses of a batch; given both tasks."""
     settings = argparse.Namespace(**{**PAPER_SEARCH, "beam": beam, "nbest": 1, "min_len": 1})
-
-    def search(model, task):
-        model.eval()
-        model.make_generation_fast_(beamable_mm_beam_size=None, need_attn=False)
-        generator = task.build_generator([model], settings)
-        return lambda batch: [found[0]["tokens"].tolist() for found in task.inference_step(generator, [model], batch)]
-
-    return {OURS: search(built[OURS], stock), STOCK: search(built[STOCK], stock), PAPER: search(built[OURS], plugin)}
+    return {side: translator(task, built[model], settings)
+            for side, task, model in ((OURS, stock, OURS), (STOCK, stock, STOCK), (PAPER, plugin, OURS))}
 
 
 def main():
@@ -100,10 +96,9 @@ def main():
     found = {}
 
     def translate(side, search):
-        found[side] = [tokens for batch in batches for tokens in search(batch)]
+        found[side] = [tokens.tolist() for batch in batches for tokens in search(batch)]
 
-    runs = {side: lambda side=side, search=search: translate(side, search)
-            for side, search in searches(built, stock, plugin, args.beam).items()}
+    runs = {side: partial(translate, side, search) for side, search in searches(built, stock, plugin, args.beam).items()}
     rounds = benchmark.in_turns(runs, args.rounds, args, benchmark.progress_of(f"{args.subset} set"))
     print(table(found, rounds, args))
 

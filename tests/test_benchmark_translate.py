@@ -40,7 +40,7 @@ def test_both_models_translate_alike_and_batches_go_from_short_to_long(checkpoin
     lengths = [batch["net_input"]["src_tokens"].size(1) for batch in batches]
     assert lengths == sorted(lengths)
     searches = benchmark_translate.searches(built, stock, plugin, beam=3)
-    found = {side: [tokens for batch in batches for tokens in search(batch)] for side, search in searches.items()}
+    found = {side: [tokens.tolist() for batch in batches for tokens in search(batch)] for side, search in searches.items()}
     assert found[benchmark_translate.OURS] == found[benchmark_translate.STOCK]
     assert len(found[benchmark_translate.PAPER]) == sum(batch["nsentences"] for batch in batches)
 

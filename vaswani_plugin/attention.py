@@ -4,7 +4,7 @@
     MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O
         where head_i   = Attention(Q W_i^Q, K W_i^K, V W_i^V)
 
-A mask here is a boolean tensor that says which keys a query is *allowed* to see.
+Which keys a query is *allowed* to see, a boolean tensor says, or the :class:`Mask` made of it.
 """
 
 import math
@@ -29,12 +29,12 @@ class Mask(NamedTuple):
 
     Attributes:
         bias: what is added to the scores, broadcastable to ``[batch, heads, queries, keys]``: 0 where a key is
-            allowed, else -inf; all 0 for a query that sees none, whose softmax would be 0/0
+            allowed, else -inf; all 0 for a query that sees none, whose softmax would be 0/0; ``None``: all are allowed
         sees_a_key: boolean, what to multiply the output by, so that such a query attends to nothing and every
             gradient stays finite; ``None``: all see one
     """
 
-    bias: torch.Tensor
+    bias: Optional[torch.Tensor] = None
     sees_a_key: Optional[torch.Tensor] = None
 
     @classmethod
@@ -77,22 +77,25 @@ def scaled_dot_product_attention(query, key, value, allowed=None, dropout=0.0, c
     if written_out and causal:
         allowed, causal = causal_mask(key.size(2)), False
     mask = _as_mask(allowed, query.dtype)
-    bias = None if mask is None else mask.bias
     if written_out:
-        weights = _softmax(query, key, bias)
+        weights = _softmax(query, key, mask.bias)
         output = (F.dropout(weights, dropout) if dropout else weights) @ value
     else:
-        output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=causal)
-    return _nothing_to_see(output, mask)
+        output = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask.bias, dropout_p=dropout, is_causal=causal
+        )
+    return _zero_if_blind(output, mask)
 
 
 def _as_mask(allowed, dtype):
-    return allowed if allowed is None or isinstance(allowed, Mask) else Mask.of(allowed, dtype)
+    if isinstance(allowed, Mask):
+        return allowed
+    return Mask() if allowed is None else Mask.of(allowed, dtype)
 
 
-def _nothing_to_see(x, mask):
+def _zero_if_blind(x, mask):
     """``x [batch, heads, queries, width]`` with zeros for the queries that see no key."""
-    return x if mask is None or mask.sees_a_key is None else x * mask.sees_a_key
+    return x if mask.sees_a_key is None else x * mask.sees_a_key
 
 
 def _is_faster_written_out(query, key):
@@ -109,8 +112,7 @@ def attention_weights(query, key, allowed=None):
     Rows sum to one; a row with no visible key is zero.
     """
     mask = _as_mask(allowed, query.dtype)
-    weights = _softmax(query, key, None if mask is None else mask.bias)
-    return _nothing_to_see(weights, mask)
+    return _zero_if_blind(_softmax(query, key, mask.bias), mask)
 
 
 def _softmax(query, key, bias):
